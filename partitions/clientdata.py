@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from florilegium.partitions.scaling import Scaling
 from florilegium.partitions.shares import Federation, client_rows
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import Dataset, DatasetSpec
@@ -73,6 +74,7 @@ class ClientData:
         validation: function that loads the validation examples held out from training, if any.
         labels: function that loads the labels of the training examples alone, if that is faster.
         notes: what is to be said of files that are no examples, a line each.
+        scaling: function that returns the scaling that the client's inputs have behind that of the dataset, if any.
     """
 
     def __init__(
@@ -86,12 +88,19 @@ class ClientData:
         validation: Callable[[], Examples] | None = None,
         labels: Callable[[], Tensor] | None = None,
         notes: Sequence[str] = (),
+        scaling: Callable[[], Scaling] | None = None,
     ) -> None:
-        self._train, self._test, self._validation, self._device = train, test, validation, device
+        self._train, self._test, self._validation, self.device = train, test, validation, device
+        self._scaling = scaling
         self._labels = labels
         self.labeled = labeled
         self.simulated = simulated
         self.notes = notes
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """The client's own scaling of its inputs (key ``standardise``); None: it has none."""
+        return self._scaling() if self._scaling else None
 
     @cached_property
     def train(self) -> Examples:
@@ -101,7 +110,7 @@ class ClientData:
     @cached_property
     def labels(self) -> Tensor:
         """The labels of the training examples, as ``train.y``, (n,); where possible, their inputs are not loaded."""
-        return self._labels().to(self._device) if self._labels else self.train.y
+        return self._labels().to(self.device) if self._labels else self.train.y
 
     @cached_property
     def test(self) -> Examples:
@@ -141,15 +150,16 @@ class ClientData:
             lambda: self.test,
             labeled=self.labeled,
             simulated=self.simulated,
-            device=self._device,
+            device=self.device,
             validation=lambda: self.train.rows(held()),
+            scaling=self._scaling,
         )
 
     def redrawn(self, change: Callable[[Tensor, int, int], Tensor]) -> ClientData:
         """Return the same data, with training examples that training changes (:meth:`Examples.redrawn`)."""
         return ClientData(
             lambda: self.train.redrawn(change), lambda: self.test, labeled=self.labeled, simulated=self.simulated,
-            device=self._device, validation=lambda: self.validation,
+            device=self.device, validation=lambda: self.validation, scaling=self._scaling,
         )  # fmt: skip
 
     def weighted(self, weigh: Callable[[NDArray[Any]], NDArray[np.float32]]) -> ClientData:
@@ -160,8 +170,8 @@ class ClientData:
             return replace(self.train, weights=own if self.train.weights is None else own * self.train.weights)
 
         return ClientData(
-            train, lambda: self.test, labeled=self.labeled, simulated=self.simulated, device=self._device,
-            validation=lambda: self.validation,
+            train, lambda: self.test, labeled=self.labeled, simulated=self.simulated, device=self.device,
+            validation=lambda: self.validation, scaling=self._scaling,
         )  # fmt: skip
 
     def without_test(self) -> ClientData:
@@ -171,13 +181,33 @@ class ClientData:
             return self.validation if self._validation else self.train.rows(slice(0))
 
         return ClientData(
-            lambda: self.train, held, labeled=self.labeled, simulated=self.simulated, device=self._device,
-            validation=held,
+            lambda: self.train, held, labeled=self.labeled, simulated=self.simulated, device=self.device,
+            validation=held, scaling=self._scaling,
         )  # fmt: skip
 
     def _move(self, examples: Examples) -> Examples:
-        weights = None if examples.weights is None else examples.weights.to(self._device)
-        return replace(examples, x=examples.x.to(self._device), y=examples.y.to(self._device), weights=weights)
+        weights = None if examples.weights is None else examples.weights.to(self.device)
+        return replace(examples, x=examples.x.to(self.device), y=examples.y.to(self.device), weights=weights)
+
+
+def standardised(data: ClientData, spec: DatasetSpec) -> ClientData:
+    """Return data whose numbers the client standardises itself, if ``spec`` says so (``TableSchema.own``)."""
+    table = spec.table
+    if table is None or not table.own:
+        return data
+
+    @cache
+    def scaling() -> Scaling:
+        return Scaling.of(data.train.x.cpu(), table.scaled)
+
+    def scaled(examples: Examples) -> Examples:
+        return replace(examples, x=scaling().apply(examples.x))
+
+    return ClientData(
+        lambda: scaled(data.train), lambda: scaled(data.test), labeled=data.labeled, simulated=data.simulated,
+        device=data.device, labels=lambda: data.labels, notes=data.notes,
+        scaling=scaling,
+    )  # fmt: skip
 
 
 def to_inputs(
@@ -289,9 +319,11 @@ def simulated(federation: Federation, dataset: Dataset, client: int, device: tor
 
     def load(part: str) -> Examples:
         x, y = decoded(federation, dataset, client, part)
-        return Examples(to_inputs(dataset.spec, x, dataset.vocabulary, device), torch.from_numpy(y))
+        split, rows = client_rows(federation, dataset, client, part)
+        weights = None if split.weights is None else torch.from_numpy(split.weights[rows])
+        return Examples(to_inputs(dataset.spec, x, dataset.vocabulary, device), torch.from_numpy(y), weights=weights)
 
-    return ClientData(
+    data = ClientData(
         lambda: load("train"),
         lambda: load("test"),
         labeled=bool(federation.labeled[client]),
@@ -299,3 +331,4 @@ def simulated(federation: Federation, dataset: Dataset, client: int, device: tor
         device=device,
         labels=lambda: torch.from_numpy(labels(federation, dataset, client, "train")),
     )
+    return standardised(data, dataset.spec)

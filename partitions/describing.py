@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import make_once
 from florilegium.common.memo import remembered
 from florilegium.common.settings import folder
@@ -37,19 +38,32 @@ def described(source: Source) -> DatasetSpec:
         entry = source.path if "/" in name else DATASETS[name]
         source.refuse_keys()
         if isinstance(entry, DatasetSpec):
-            return entry
+            return _as_asked(entry, source)
         where = entry if isinstance(entry, Path) else from_function(entry, source.cache)
     spec = read_schema(where)
-    if spec.arrays or (where / "train.parquet").is_file() or not folders.has_clients(where):
-        return spec
-    return replace(spec, client_columns=tuple(dict.fromkeys((CLIENT, *spec.client_columns))))
+    if not (spec.arrays or (where / "train.parquet").is_file()) and folders.has_clients(where):
+        spec = replace(spec, client_columns=tuple(dict.fromkeys((CLIENT, *spec.client_columns))))
+    return _as_asked(spec, source)
+
+
+def _as_asked(spec: DatasetSpec, source: Source) -> DatasetSpec:
+    """Return the description with the scales and the weights that keys ask for.
+
+    Raises:
+        ConfigurationError: if the dataset has no numbers to standardise, or no such column of weights.
+    """
+    if (weight := source.keys.weight_column) and weight != spec.weight:
+        if spec.arrays or spec.made:
+            raise ConfigurationError(f"weight-column: '{spec.name}' holds arrays, without a column '{weight}'")
+        spec = replace(spec, weight=weight)
+    return spec.scaled_by(source.keys.standardise)
 
 
 @remembered(16)
 def _imported(source: Source) -> Path:
     """Return the folder of data without a schema, with their schema and their arrays; made unless it has been."""
     unread = hub.found(source) if source.name.startswith(hub.PREFIX) else folders.found(source.path)
-    facts = [_FORMAT, source.name, vars(source.keys), unread.stamps]
+    facts = [_FORMAT, source.name, source.keys.facts, unread.stamps]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def make() -> Imported:

@@ -32,9 +32,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from florilegium.common.errors import DataError
 from florilegium.common.places import read_utf8
-from florilegium.partitions.clientdata import CPU, ClientData, Examples, to_inputs
+from florilegium.partitions.clientdata import CPU, ClientData, Examples, standardised, to_inputs
 from florilegium.partitions.held_out import HELD_BACK
-from florilegium.partitions.sources.decode import decode, decode_inputs
+from florilegium.partitions.sources.columns import MISSING
+from florilegium.partitions.sources.decode import decode, decode_inputs, without_gaps
 from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures
 from florilegium.partitions.sources.rows import laid_out
@@ -115,6 +116,7 @@ class _Reader:
         schema: the device's own names of columns and classes.
         labeled: whether training rows have labels that may be used.
         notes: what is to be said of files that were skipped, a line each.
+        predicting: whether the rows are only predicted: none is dropped, and unknown categories are no error.
     """
 
     spec: DatasetSpec
@@ -122,26 +124,33 @@ class _Reader:
     schema: DeviceSchema
     labeled: bool
     notes: list[str] = field(default_factory=list)
+    predicting: bool = False
 
     def table(self, table: pyarrow.Table, name: str, part: str) -> Examples:
         """Return the examples of a table, whose columns may have the device's names."""
         ours = {theirs: column for column, theirs in self.schema.columns.items()}
         table = table.rename_columns([ours.get(column, column) for column in table.column_names])
         refuse_twins(table.column_names, name if not ours else f"{name}, with the columns that the schema renames,")
+        if self.predicting:
+            return self._examples(decode_inputs(self.spec, table, name, self.words, self.notes), None, name)
         if self._unlabeled(part):
+            table = without_gaps(self.spec, table, name, self.notes)
             return self._examples(decode_inputs(self.spec, table, name, self.words), None, name)
         if self.spec.y in table.column_names and not (self.spec.targets.numbers or self.spec.positions):
             labels = self._translated(table.column(self.spec.y).to_pylist())
             index = table.column_names.index(self.spec.y)
             table = table.set_column(index, self.spec.y, [labels])
-        split = decode(self.spec, table, name, self.words)
-        return Examples(to_inputs(self.spec, split.x, self.words), self._targets(split.x, split.y))
+        split = decode(self.spec, table, name, self.words, part, notes=self.notes)
+        weights = None if split.weights is None else torch.from_numpy(split.weights)
+        targets = self._targets(split.x, split.y)
+        return Examples(to_inputs(self.spec, split.x, self.words), targets, weights=weights)
 
     def csv(self, path: Path, part: str) -> Examples:
         """Return the examples of a CSV file with a header line."""
         kinds = {self.schema.columns.get(c, c): kind for c, kind in self._types(path).items()}
         try:
-            table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=kinds))
+            options = pyarrow.csv.ConvertOptions(column_types=kinds, null_values=["", *MISSING])
+            table = pyarrow.csv.read_csv(path, convert_options=options)
         except (OSError, pyarrow.ArrowException) as error:
             raise DataError(f"{path} is not a readable CSV file of '{self.spec.name}': {error}") from error
         if part == "train" and table.num_rows == 0:
@@ -158,8 +167,8 @@ class _Reader:
         if spec.table is None:
             return dict.fromkeys((spec.x, spec.y), pyarrow.string()) | numbers
         types = dict.fromkeys(spec.table.numbers, pyarrow.float64())
-        types |= dict.fromkeys((*spec.table.categories, spec.y), pyarrow.string())
-        return types | numbers
+        types |= dict.fromkeys((*spec.table.categories, *spec.table.dates, spec.y), pyarrow.string())
+        return types | numbers | ({spec.weight: pyarrow.float64()} if spec.weight else {})
 
     def pictures(self, path: Path, part: str) -> Examples:
         """Return the images in ``<path>/<class>/``, in the dataset's size; without labels, all images in ``path``."""
@@ -282,9 +291,10 @@ def read_device(
             raise DataError(f"data-path: {where}: all {len(train)} rows are held back for tests; give test rows, too")
         test, train = train.rows(held), train.rows(~held)
     tested = test
-    return ClientData(
+    data = ClientData(
         lambda: train, lambda: tested, labeled=labeled, simulated=False, device=device, notes=reader.notes
     )
+    return standardised(data, spec)
 
 
 def held_back(examples: Examples) -> torch.Tensor:
@@ -354,7 +364,14 @@ def read_inputs(
     Raises:
         DataError: if the inputs cannot be read, or do not fit the dataset.
     """
-    reader = _Reader(spec, words, schema or DeviceSchema(), labeled=False)
+    reader = _Reader(spec, words, schema or DeviceSchema(), labeled=False, predicting=True)
+    found = _read_inputs(path, spec, reader)
+    for note in reader.notes:
+        log.warning("%s", note)
+    return found
+
+
+def _read_inputs(path: Path, spec: DatasetSpec, reader: _Reader) -> tuple[torch.Tensor, list[str] | None]:
     if path.is_dir():
         found = pictures_in(path, deep=True)
         for note in found.notes():
@@ -376,7 +393,11 @@ def read_rows(rows: Any, spec: DatasetSpec, words: Vocabulary | None = None) -> 
     Raises:
         DataError: if the rows do not fit the dataset.
     """
-    return _Reader(spec, words, DeviceSchema(), labeled=False).arrays(rows, None, "inputs", "train").x
+    reader = _Reader(spec, words, DeviceSchema(), labeled=False, predicting=True)
+    found = reader.arrays(rows, None, "inputs", "train").x
+    for note in reader.notes:
+        log.warning("%s", note)
+    return found
 
 
 def report(data: ClientData, spec: DatasetSpec) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,14 @@ from florilegium.common.references import resolve
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.sources import folders, hub
 from florilegium.partitions.sources.decode import decode
+from florilegium.partitions.sources.places import in_file
 from florilegium.partitions.sources.source import Source, Tables, Unread
 from florilegium.partitions.sources.store import map_splits, write_splits
 from florilegium.partitions.sources.table_files import read_parquet
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import PARTS, Dataset, DatasetSpec, Split
+
+log = logging.getLogger("flwr")
 
 _FORMAT = 5
 """Version of the format of decoded datasets in the cache; increase it so that old caches are not used."""
@@ -59,16 +63,19 @@ def encoded(spec: DatasetSpec, source: Source) -> Dataset:
     """
     unread = rows_of(spec, source)
     words = vocabulary(source.embeddings, str(source.cache), spec.shape[1]) if spec.kind == "words" else None
-    described = [repr(spec), *spec.further] if DATASETS.own.get(spec.name) is not spec else []
+    described = [repr(spec), *spec.hidden] if DATASETS.own.get(spec.name) is not spec else []
     facts = [_FORMAT, spec.name, spec.hub, unread.stamps, *([words.name] if words else []), *described]
     fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def make() -> Mapping[str, Split]:
-        tables, _ = unread.read()
-        splits = {
-            part: decode(spec, table, unread.form.format(unread.where, part), words, foreign=unread.foreign)
-            for part, table in tables.items()
-        }
+        tables, notes = unread.read()
+        splits = {}
+        for part, table in tables.items():
+            where = unread.form.format(unread.where, part)
+            with in_file(table):
+                splits[part] = decode(spec, table, where, words, part, foreign=unread.foreign, notes=notes)
+        for note in notes:
+            log.warning("%s", note)
         return resolve(spec.derived)(splits) if spec.derived else splits
 
     cache = source.cache / "datasets" / f"{spec.name}-{fingerprint}"

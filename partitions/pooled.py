@@ -45,7 +45,8 @@ def pooled(settings: FederationSettings, dataset: Dataset, table: SplitTable | N
         x = np.load(make_once(file, lambda: inputs, _concatenate), mmap_mode="r")
     names = [column for column in train.clients if column in test.clients]
     clients = {column: np.concatenate([train.clients[column], test.clients[column]]) for column in names}
-    split = Split(x, np.concatenate([train.y, test.y]), clients)
+    weights = None if train.weights is None or test.weights is None else np.concatenate([train.weights, test.weights])
+    split = Split(x, np.concatenate([train.y, test.y]), clients, weights)
     return replace(dataset, train=split, test=None, fingerprint=fingerprint)
 
 

@@ -10,7 +10,9 @@ from florilegium.common.settings import folder
 from florilegium.partitions.clientdata import Examples, to_inputs
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.scaling import Scaling
 from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.spec import DatasetSpec
 
 
 def server_examples(settings: FederationSettings, *, deployed: bool = False) -> Examples:
@@ -32,7 +34,7 @@ def server_examples(settings: FederationSettings, *, deployed: bool = False) -> 
 
         path = folder(settings.server_data)
         x = decode_inputs(spec, read_parquet(path), str(path))
-        return Examples(to_inputs(spec, x), torch.zeros(len(x), dtype=torch.int64))
+        return Examples(_scaled(spec, to_inputs(spec, x)), torch.zeros(len(x), dtype=torch.int64))
     if deployed:
         raise ConfigurationError(
             f"server-data: name a parquet file with the server's own examples, in the schema of '{spec.name}'; on "
@@ -43,4 +45,10 @@ def server_examples(settings: FederationSettings, *, deployed: bool = False) -> 
         return Examples(to_inputs(spec, dataset.server.x), torch.from_numpy(dataset.server.y))
     rows = federation.server
     x = np.asarray(dataset.train.x[rows])
-    return Examples(to_inputs(spec, x, dataset.vocabulary), torch.from_numpy(dataset.train.y[rows]))
+    return Examples(_scaled(spec, to_inputs(spec, x, dataset.vocabulary)), torch.from_numpy(dataset.train.y[rows]))
+
+
+def _scaled(spec: DatasetSpec, x: torch.Tensor) -> torch.Tensor:
+    """Return the server's inputs, by its own scaling where each client has one."""
+    table = spec.table
+    return x if table is None or not table.own else Scaling.of(x, table.scaled).apply(x)

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, SerializeAsAny
 
 from florilegium.common.errors import DataError
 from florilegium.common.settings import DataSettings, NoHyper, Section, check_folder, folder, key, parse_numbers
+from florilegium.partitions.sources.date_parts import PARTS
+from florilegium.tasks.choices import listed
 from florilegium.tasks.measured import LOSSES, METRICS
 from florilegium.tasks.registry import TASKS
 
@@ -41,6 +43,14 @@ def check_classes(most: int, known: int) -> None:
             "the rows otherwise: partitioner = 'iid' or 'dirichlet', or 'natural' with num-clients = 0 if the data "
             "name clients"
         )
+
+
+def _check_parts(text: str) -> str:
+    if unknown := {*listed(text)} - {*PARTS}:
+        raise ValueError(f"there is no part '{min(unknown)}' of a date; possible are {', '.join(PARTS)}")
+    if not listed(text):
+        raise ValueError("name at least one part of dates, such as 'days'")
+    return text
 
 
 def _check_angles(text: str) -> str:
@@ -126,6 +136,36 @@ class SourceSettings(DataSettings):
         "", "input columns of a [dataset without a schema](data.md); several are joined by `+`",
         values='column, `a+b`, ""',
     )  # fmt: skip
+    input_columns: str = key(
+        "",
+        "input columns of a table without a schema, separated by commas; other columns are not used",
+        values='columns, ""',
+    )
+    drop_columns: str = key(
+        "", "columns of a table without a schema that are no inputs, separated by commas", values='columns, ""'
+    )
+    missing: Literal["refuse", "drop", "median", "indicator"] = key(
+        "refuse",
+        "what missing inputs of a table without a schema are: an error, dropped rows, or filled in "
+        "([more](data.md#missing-values))",
+    )
+    standardise: Literal["federation", "client", "none"] = key(
+        "federation",
+        "whose training rows give means, deviations and medians of a table's numbers; `none`: numbers stay as they are",
+    )
+    date_parts: Annotated[str, AfterValidator(_check_parts)] = key(
+        "days",
+        "features of each date of a table, separated by commas: days, sine and cosine of the time of year, week, day",
+        values="`days`, `year`, `week`, `day`",
+    )
+    date_format: str = key(
+        "",
+        'how dates are written as text, such as `%d.%m.%Y`; "": found out, if the data leave no doubt',
+        values='format, ""',
+    )
+    weight_column: str = key(
+        "", "column of weights of rows in the training loss ([more](tasks.md#weights))", values='column, ""'
+    )
     label_column: str = key(
         "",
         "label column of a dataset without a schema; several columns of numbers are joined by `+`",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.text import OTHER, VOCABULARY_SIZE
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.sources.words import Vocabulary
@@ -50,6 +51,7 @@ class DatasetSpec:
             regression of numbers, labels of positions.
         further: columns of targets besides y.
         positions: shape of the targets of one row, if y holds arrays of classes.
+        weight: column of weights of rows in the training loss; "": 1 each.
         choices: what the configuration says of the task.
         brightest: the largest value that a pixel can have, if the inputs are images.
         raw: "module:function" that returns the rows, not read yet, given the description and the source, where neither
@@ -79,6 +81,7 @@ class DatasetSpec:
     task: str = field(default="", repr=False)
     further: tuple[str, ...] = field(default=(), repr=False)
     positions: tuple[int, ...] = field(default=(), repr=False)
+    weight: str = field(default="", repr=False)
     choices: Choices = field(default=DEFAULTS, repr=False)
     brightest: int = field(default=255, repr=False)
     raw: str = field(default="", repr=False)
@@ -103,6 +106,27 @@ class DatasetSpec:
         padding = OTHER if self.kind == "characters" else -1
         return Targets(columns, self.classes, tuple(self.labels), self.positions, self.shape, codes, padding)
 
+    def scaled_by(self, chosen: str) -> DatasetSpec:
+        """Return the description with numbers of a table scaled as key ``standardise`` says.
+
+        Raises:
+            ConfigurationError: if the dataset is no table.
+        """
+        if chosen in ("", "federation"):
+            return self
+        if self.table is None:
+            raise ConfigurationError(
+                f"standardise: '{chosen}' is for tables, and '{self.name}' has inputs of kind '{self.kind}'; leave "
+                "it out"
+            )
+        plain = dict.fromkeys(self.table.numbers, (0.0, 1.0))
+        return replace(self, table=replace(self.table, **{"own": True} if chosen == "client" else {"numbers": plain}))
+
+    @property
+    def hidden(self) -> list[str]:
+        """What its ``repr`` leaves out of what its rows depend on, for the names of caches."""
+        return [*self.further, *([self.weight] if self.weight else []), *(self.table.further if self.table else [])]
+
     @property
     def arrays(self) -> Path | None:
         """The folder that holds its decoded arrays, if it is described by one that does."""
@@ -124,11 +148,13 @@ class Split:
         y: targets (n, *shape) of the task. In files, and before a task reads them (:meth:`Dataset.read_by`): int64
             classes (n,), each in 0..C-1; or float32 numbers, (n,) of one column and (n, k) of k columns.
         clients: natural client names by column, each (n,).
+        weights: weight of each row in the training loss, (n,); None: 1 each.
     """
 
     x: NDArray[np.generic]
     y: NDArray[Any]
     clients: Mapping[str, NDArray[np.str_]]
+    weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.y)

@@ -13,7 +13,7 @@ from florilegium.tasks.choices import listed
 if TYPE_CHECKING:
     from florilegium.tasks.task import Task
 
-CLIENT, FEDERATION = "balanced", "balanced-federation"
+BALANCED = CLIENT, FEDERATION = "balanced", "balanced-federation"
 
 
 def check_class_weights(task: Task) -> None:

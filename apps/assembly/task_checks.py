@@ -9,6 +9,7 @@ from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError
 from florilegium.tasks.choices import OF_LOSS
 from florilegium.tasks.task import NEEDS, PER_EXAMPLE, Task
+from florilegium.tasks.weights import BALANCED
 
 
 def check_task(settings: ClientSettings, hyper: Any, task: Task) -> None:
@@ -31,6 +32,12 @@ def check_task(settings: ClientSettings, hyper: Any, task: Task) -> None:
         raise ConfigurationError(
             f"{given[0].replace('_', '-')}: it would have no effect with method '{settings.method}', which {ignores}; "
             "leave it out"
+        )
+    own = {"standardise": settings.standardise == "client", "class-weights": settings.class_weights in BALANCED}
+    if settings.privacy.unit == "example" and (counts := [name for name, on in own.items() if on]):
+        raise ConfigurationError(
+            f"{counts[0]}: what follows from all of a client's rows changes with each of them, so that examples would "
+            "not be private; use numbers of a schema, or give the weights as numbers"
         )
     if settings.privacy.unit == "example" and PER_EXAMPLE not in task.provides:
         raise ConfigurationError(

@@ -158,7 +158,7 @@ def model_of(again: Reopened, client_id: str) -> nn.Module:
     if again.strategy.models == "none":
         raise ConfigurationError(f"method '{again.settings.method}' makes no models of clients")
     again.strategy.measure(again.round, [client_id], again.checkpoint.arrays)
-    return again.host.predictor
+    return again.host.exported()
 
 
 def global_model(again: Reopened) -> nn.Module:

@@ -77,6 +77,11 @@ def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", sc
     """
     model, card = load_model(model_folder)
     spec, names = spec_of(model_folder, card), None
+    if card.standardise == "client" and not card.scaled:
+        raise RunError(
+            f"{model_folder} is no client's model, and its inputs are standardised by each client's own rows: export "
+            "the model of a client (`florilegium export RUN --client NAME`)"
+        )
     if inputs.suffix == ".npy":
         x = _rows(inputs, spec)
     else:

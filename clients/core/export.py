@@ -28,6 +28,7 @@ from florilegium.models.ensemble import Ensemble
 from florilegium.models.neighbours import Neighbours
 from florilegium.models.parameters import Arrays, arrays_of, set_arrays, whole
 from florilegium.models.reduction import fitting
+from florilegium.models.scaled import PREFIX, SCALING, Scaled
 from florilegium.models.width import narrowed
 from florilegium.models.zero_shot import Sizes, ZeroShot
 from florilegium.partitions.datasets import find_spec
@@ -70,6 +71,10 @@ class Card:
     """What the inputs are, and how they become numbers (:func:`described`); {}: an earlier version wrote the card."""
     task: str = ""
     """What the model was trained for, if it is not the dataset's own task."""
+    standardise: str = "federation"
+    """Whose rows have given the scales of a table's numbers."""
+    scaled: bool = False
+    """Whether the model begins with a client's own scaling."""
     choices: dict[str, Any] = field(default_factory=dict)
     """What the run's configuration said of the task (:class:`florilegium.tasks.choices.Choices`)."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -86,6 +91,9 @@ def save_model(
     name: str = "",
 ) -> Path:
     """Write a model's files to ``folder``; return it. ``shape`` and ``name`` are those of :class:`Card`."""
+    scaled = model if isinstance(model, Scaled) else None
+    if isinstance(model, Scaled):
+        model = model.network
     by_batch = isinstance(model, BatchStatistics)
     if isinstance(model, BatchStatistics):
         model = model.network
@@ -100,11 +108,12 @@ def save_model(
     card = Card(
         settings.model, dataset, settings.method, client, run, combination, memory, conditioned, scale,
         by_batch, shape, outputs, name, labels, described(spec, shape), settings.task,
-        spec.choices.given(), _versions(),
+        settings.standardise, scaled is not None, spec.choices.given(), _versions(),
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
-    write_tensors(folder / "model.safetensors", arrays_of(whole(model)))
+    own = {} if scaled is None else {f"{PREFIX}{name}": buffer for name, buffer in scaled.named_buffers(recurse=False)}
+    write_tensors(folder / "model.safetensors", arrays_of({**whole(model), **own}))
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
 
@@ -130,7 +139,9 @@ def described(spec: DatasetSpec, shape: tuple[int, ...] = ()) -> dict[str, Any]:
         "kind" (:class:`DatasetSpec`), "shape" and "type" of one input, and the "column" that it is read from; of images
         the "mean" and "std" of each channel, in units of 0..1, that normalise it; of tables, in the order of the
         features, the columns of "numbers" with mean and standard deviation, of "categories" with their values, one 0/1
-        feature each, and of "vectors" with their lengths.
+        feature each, and of "vectors" with their lengths; if there are any, columns of "dates" (mean and deviation of
+        days since 1970-01-01) with the "date_parts" that they become, before the categories, the "fill" for what is
+        missing, and the columns of "indicators", which come last.
     """
     found: dict[str, Any] = {
         "kind": spec.kind, "shape": [*(shape or spec.shape)], "type": "int64" if spec.coded else "float32",
@@ -145,6 +156,12 @@ def described(spec: DatasetSpec, shape: tuple[int, ...] = ()) -> dict[str, Any]:
             "categories": {name: [*values] for name, values in spec.table.categories.items()},
             "vectors": {**spec.table.vectors},
         }
+        if spec.table.further:
+            table = spec.table
+            found |= {
+                "dates": {name: [*scale] for name, scale in table.dates.items()}, "date_parts": [*table.date_parts],
+                "missing": table.missing, "fill": {**table.fill}, "indicators": [*table.indicators],
+            }  # fmt: skip
     return found
 
 
@@ -162,7 +179,7 @@ def learned_by(model: nn.Module, spec: DatasetSpec) -> Task:
 def spec_of(folder: Path, card: Card) -> DatasetSpec:
     """Return the description of the dataset of the model in ``folder``."""
     spec = read_schema(folder.absolute()) if (folder / FILE).is_file() else find_spec(card.dataset)
-    return spec.learned_as(card.task, Choices(**card.choices))
+    return spec.learned_as(card.task, Choices(**card.choices)).scaled_by(card.standardise)
 
 
 def load_model(folder: Path) -> tuple[nn.Module, Card]:
@@ -176,6 +193,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
         arrays = load_file(folder / "model.safetensors")
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
+    own = {name: torch.from_numpy(arrays.pop(f"{PREFIX}{name}")) for name in SCALING} if card.scaled else {}
     spec, shapes = spec_of(folder, card), {name: array.shape for name, array in arrays.items()}
     try:
         network = network_for(spec, card.model, 0, shape=tuple(card.shape), outputs=card.outputs)
@@ -212,6 +230,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
     except ValueError as error:
         raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error}") from error
     model = BatchStatistics(model) if card.batch_statistics else model
+    model = Scaled(model, **own) if card.scaled else model
     return model.eval().requires_grad_(False), card
 
 

@@ -52,8 +52,10 @@ from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
 from florilegium.models.frozen import FILE
 from florilegium.models.parameters import get_arrays, num_bytes
+from florilegium.models.scaled import Scaled
 from florilegium.partitions.clientdata import ClientData
 from florilegium.partitions.loading import task_of
+from florilegium.partitions.scaling import Scaling
 from florilegium.privacy.allowance import Allowance
 from florilegium.tasks.weights import FEDERATION, class_weights
 
@@ -127,6 +129,7 @@ class Host:
         reportable = [*client_class.reportable(hyper, task), *(held if settings.validation_fraction else ())]
         self._place = Place(settings, source.pinned, self._own_folder, reportable)
         self.predictor: nn.Module = model
+        self._scaling: Scaling | None = None
 
     # -------------------------------------------------------------------------------------- messages
 
@@ -184,6 +187,11 @@ class Host:
                     failures[client_id] = self._said(error)
         return Message(gathered.reply(failures), reply_to=message)
 
+    def exported(self) -> nn.Module:
+        """Return the predictor behind the client's own scaling of its inputs, if it has one."""
+        scaling = self._scaling
+        return self.predictor if scaling is None else Scaled(self.predictor, scaling.fill, scaling.mean, scaling.std)
+
     def data(self, client_id: str) -> ClientData:
         """Return the examples that a client trains on and is tested on in this run, without augmentation."""
         data, s = self._source.data(client_id), self._settings
@@ -218,9 +226,9 @@ class Host:
         leaving, size = layers.leaving(index, answer, client.state)
         publish = client.state.draft()
         flush = disk.submit(publish) if publish else None
-        self.predictor = client.predictor
+        self.predictor, self._scaling = client.predictor, client.data.scaling
         if request.work.keep and self._source.pinned:
-            save_model(client.state.folder, client.predictor, client_id, request.work.run, s)
+            save_model(client.state.folder, self.exported(), client_id, request.work.run, s)
         counted = {BYTES_UP: float(size), BYTES_DOWN: float(num_bytes(received))}
         if trains and s.privacy.unit == "none":
             norms = {UPDATE_NORM: length, GRADIENT_NORM: client.gradient_norm}

@@ -7,8 +7,13 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+MISSING = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "?")
+"""Words for a missing number in CSV files; in a column of other texts they are values like any."""
 
 
 def _features(table: pa.Table) -> dict[str, Any]:
@@ -84,6 +89,23 @@ def count_distinct(column: pa.ChunkedArray) -> int:
 def category_of(cell: object) -> str:
     """Return the category of a cell: its text without entities and outer blanks; "" if the value is missing."""
     return "" if cell is None or cell != cell else html.unescape(str(cell)).strip()
+
+
+def category_codes(cells: Any) -> tuple[NDArray[np.int64], list[str]]:
+    """Return the categories of n cells: codes (n,), and the categories that they number (:func:`category_of`)."""
+    if isinstance(cells, pa.ChunkedArray):
+        column = cells
+    else:  # a list may mix numbers and texts
+        column = pa.chunked_array([pa.array([category_of(cell) for cell in cells], pa.string())])
+    coded = column.combine_chunks()
+    if not pa.types.is_dictionary(coded.type):
+        coded = coded.dictionary_encode(null_encoding="encode")
+    words = [category_of(cell) for cell in coded.dictionary.to_pylist()]
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    if coded.null_count and coded.indices.null_count:
+        words, codes = [*words, ""], np.where(coded.is_null().to_numpy(zero_copy_only=False), len(words), codes)
+    known = {word: place for place, word in enumerate(dict.fromkeys(words))}
+    return np.array([known[word] for word in words], np.int64)[codes.astype(np.int64)], [*known]
 
 
 def listed(values: Iterable[Any]) -> str:

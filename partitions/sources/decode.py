@@ -12,13 +12,23 @@ from florilegium.common.errors import DataError
 from florilegium.partitions.sources.columns import plain, relabelled
 from florilegium.partitions.sources.inputs import INPUTS, Reading
 from florilegium.partitions.sources.names import names_of
+from florilegium.partitions.sources.numbers import Cells, numbers_of
+from florilegium.partitions.sources.places import noted
+from florilegium.partitions.sources.tables import complete
 from florilegium.partitions.sources.targets import decode_targets
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec, Split
 
 
 def decode(
-    spec: DatasetSpec, table: pyarrow.Table, name: str, words: Vocabulary | None = None, *, foreign: bool = False
+    spec: DatasetSpec,
+    table: pyarrow.Table,
+    name: str,
+    words: Vocabulary | None = None,
+    part: str = "train",
+    *,
+    foreign: bool = False,
+    notes: list[str] | None = None,
 ) -> Split:
     """Turn the rows of ``table`` into arrays as ``spec`` describes.
 
@@ -27,28 +37,63 @@ def decode(
         table: its rows, in the hub's schema.
         name: name of the source in error messages.
         words: the vocabulary, for a dataset of words.
+        part: "train" or "test"; test rows may have categories that the schema does not know.
         foreign: whether the rows were not written for ``spec``: images are resized, and labels compared as text.
+        notes: to which lines on what was left out are added.
 
     Raises:
         DataError: if a column is missing, an image has another size, or a label is out of range.
     """
-    _check_columns(spec, table, [*spec.targets.columns], name)
+    notes = [] if notes is None else notes
+    _check_columns(spec, table, [*spec.targets.columns, *([spec.weight] if spec.weight else [])], name)
     if foreign:
         table = relabelled(plain(table), spec.y, spec.labels)
-    x = INPUTS[spec.kind].read(spec, table, Reading(name, words, foreign))
+    table = without_gaps(spec, table, name, notes)
+    x = INPUTS[spec.kind].read(spec, table, Reading(name, words, foreign, notes if part == "test" else None))
     y = decode_targets(spec, table, name) if spec.y else np.zeros(len(x), np.int64)
     clients = {
         column: names_of(table.column(column).to_pylist(), f"{name}: column '{column}'")
         for column in spec.client_columns
         if column in table.column_names
     }
-    return Split(x, y, clients)
+    weights = weights_of(table.column(spec.weight), f"{name}: column '{spec.weight}'") if spec.weight else None
+    return Split(x, y, clients, weights)
 
 
-def decode_inputs(spec: DatasetSpec, table: pyarrow.Table, name: str, words: Vocabulary | None = None) -> NDArray[Any]:
-    """Decode the input columns alone (see :func:`decode`)."""
+def decode_inputs(
+    spec: DatasetSpec,
+    table: pyarrow.Table,
+    name: str,
+    words: Vocabulary | None = None,
+    notes: list[str] | None = None,
+) -> NDArray[Any]:
+    """Decode the input columns alone (see :func:`decode`); with ``notes``, unknown categories are no error."""
     _check_columns(spec, table, [], name)
-    return INPUTS[spec.kind].read(spec, table, Reading(name, words))
+    return INPUTS[spec.kind].read(spec, table, Reading(name, words, notes=notes))
+
+
+def weights_of(cells: Cells, where: str) -> NDArray[np.float32]:
+    """Return the weights of rows, (n,).
+
+    Raises:
+        DataError: if one is missing, not finite or below 0, or all are 0.
+    """
+    weights = numbers_of(cells, where).astype(np.float32)
+    if (weights < 0).any() or (len(weights) and not weights.any()):
+        found = f"{weights.min():g} in row {int(weights.argmin())}" if (weights < 0).any() else "0 in all rows"
+        raise DataError(f"{where} must hold weights of at least 0, not all 0 (found: {found})")
+    return weights
+
+
+def without_gaps(spec: DatasetSpec, table: pyarrow.Table, name: str, notes: list[str]) -> pyarrow.Table:
+    """Return the table without the rows that the schema drops, since an input is missing; say how many these are."""
+    kept = complete(spec.table, table) if spec.table is not None else None
+    if kept is None:
+        return table
+    notes.append(f"{name}: {int((~kept).sum())} of {len(kept)} rows are dropped, since an input is missing")
+    if not kept.any():
+        raise DataError(f"{name}: every row misses an input, and missing = 'drop' leaves none; use 'median' instead")
+    return noted(table.filter(pyarrow.array(kept)), [])
 
 
 def _check_columns(spec: DatasetSpec, table: pyarrow.Table, labels: list[str], name: str) -> None:

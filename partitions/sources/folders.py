@@ -17,9 +17,11 @@ import pyarrow as pa
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
+from florilegium.partitions.sources.columns import MISSING
 from florilegium.partitions.sources.names import name_of
 from florilegium.partitions.sources.numbers import is_float
 from florilegium.partitions.sources.picture_files import HIDDEN, pictures_in, suffixes
+from florilegium.partitions.sources.places import noted
 from florilegium.partitions.sources.schema import FILE
 from florilegium.partitions.sources.source import CLIENT, Unread
 from florilegium.partitions.sources.table_files import read_parquet, read_texts
@@ -27,8 +29,6 @@ from florilegium.partitions.spec import PARTS
 
 TABLES = (".csv", ".parquet")
 _HELD_BACK = 0.2
-_MISSING = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "?")
-"""Words for a missing number in CSV files; in a column of other texts they are values like any."""
 _LARGEST = 2**63 - 1
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _NOTES = b"notes"
@@ -130,6 +130,7 @@ def _of_clients(folder: Path, clients: dict[str, dict[str, _Rows]]) -> tuple[dic
     if CLIENT in joined["train"].column_names:
         raise DataError(f"{folder}: the files have a column '{CLIENT}', but the clients are named by files; rename it")
     split: dict[str, list[pa.Table]] = {"train": [], "test": []}
+    origins: dict[str, list[tuple[str, int]]] = {"train": [], "test": []}
     starts = dict.fromkeys(split, 0)
     for name, parts in clients.items():
         own = {}
@@ -137,11 +138,14 @@ def _of_clients(folder: Path, clients: dict[str, dict[str, _Rows]]) -> tuple[dic
             count = sum(table.num_rows for _, table in parts[part])
             own[part] = joined[part].slice(starts[part], count) if count else joined["train"].slice(0, 0)
             starts[part] += count
-        if tested and name not in tested:
+        divided = bool(tested) and name not in tested
+        if divided:
             own = _held_back(name, own["train"])
         for part, table in own.items():
             split[part].append(table.append_column(CLIENT, pa.array([name] * table.num_rows, pa.string())))
-    tables = {part: pa.concat_tables(tables) for part, tables in split.items()}
+            known = [(str(file), rows.num_rows) for file, rows in parts[part]]
+            origins[part] += [("", table.num_rows)] if divided else known
+    tables = {part: noted(pa.concat_tables(tables), origins[part]) for part, tables in split.items()}
     return {part: table for part, table in tables.items() if part == "train" or tested}, notes
 
 
@@ -215,7 +219,8 @@ def _joined(parts: dict[str, _Rows]) -> dict[str, pa.Table]:
             tables.append(pa.table(columns))
         if tables:
             metadata = {k: v for k, v in (rows[0][1].schema.metadata or {}).items() if k == b"huggingface"}
-            joined[part] = pa.concat_tables(tables).replace_schema_metadata(metadata or None)
+            whole = pa.concat_tables(tables).replace_schema_metadata(metadata or None)
+            joined[part] = noted(whole, [(str(file), table.num_rows) for file, table in rows])
     return joined
 
 
@@ -257,7 +262,7 @@ def _type_of_text(cells: Sequence[str | None]) -> pa.DataType:
 def _present(cell: str | None) -> str:
     """Return the text of a CSV cell; "" if its value is missing."""
     text = (cell or "").strip()
-    return "" if text in _MISSING else text
+    return "" if text in MISSING else text
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType, file: Path, name: str) -> pa.ChunkedArray:

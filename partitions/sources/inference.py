@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from PIL import Image
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.partitions.sources.columns import (
-    category_of,
+    category_codes,
     class_labels,
     count_distinct,
     is_binary,
@@ -32,15 +33,19 @@ from florilegium.partitions.sources.columns import (
     listed,
     plain,
 )
-from florilegium.partitions.sources.decode import decode_inputs
+from florilegium.partitions.sources.dates import ISO, days_of, format_of, is_date
+from florilegium.partitions.sources.decode import decode_inputs, weights_of
 from florilegium.partitions.sources.names import names_of
-from florilegium.partitions.sources.numbers import LOST, moments, numbers_of
+from florilegium.partitions.sources.numbers import LOST, moments, numbers_of, refuse_missing
 from florilegium.partitions.sources.pictures import Size, each_picture, pixels, read_picture, resized
+from florilegium.partitions.sources.places import in_file, noted
 from florilegium.partitions.sources.schema import Schema
 from florilegium.partitions.sources.source import LONGEST_TEXT, Inference
 from florilegium.partitions.sources.store import Imported, scales
+from florilegium.partitions.sources.tables import DROP, INDICATOR, MEDIAN, lacks
 from florilegium.partitions.sources.targets import decode_targets
 from florilegium.partitions.spec import Split
+from florilegium.tasks.choices import listed as separated
 
 Tables = Mapping[str, pa.Table]
 
@@ -53,6 +58,9 @@ CLIENTS = (
 """Names of columns that are taken for the names of natural clients."""
 NUMBERING = ("", "id", "idx", "index", "unnamed: 0", "__index_level_0__")
 """Names of columns that number the rows, and are no inputs; pandas writes one without a name."""
+_OF_TABLES = ("input-columns", "drop-columns", "missing", "date-parts", "date-format", "standardise")
+"""Keys that only tables have."""
+MOST_CATEGORIES = 10_000
 _CATEGORIES = 100
 """Text columns with more values than this are no categories, and numeric labels with more may be targets."""
 
@@ -84,6 +92,7 @@ class _Work:
     classes: Mapping[str, list[str]]
     notes: list[str] = field(default_factory=list)
     _naming: list[str] = field(default_factory=list)
+    _dates: set[str] = field(default_factory=set)
 
     @property
     def _train(self) -> pa.Table:
@@ -98,15 +107,19 @@ class _Work:
                     f"{self.source}: the {part} split has no column '{missing[0]}', which training rows have"
                 )
         label, *further = labels = self._label()
-        chosen = [part.strip() for part in self.keys.input_column.split("+")] if self.keys.input_column else []
-        for column in chosen:
-            self._known("input-column", column)
-        if twice := [column for column in labels if column in chosen]:
-            raise ConfigurationError(f"input-column: '{twice[0]}' is the label of {self.source}; name another column")
-        kinds = {c: self._train.schema.field(c).type for c in self._train.column_names if c not in labels}
-        free = {c: k for c, k in kinds.items() if c.lower() not in CLIENTS and c.lower() not in NUMBERING}
-        kind, inputs = self._inputs({c: kinds[c] for c in chosen} if chosen else free, named=bool(chosen))
+        chosen, dropped = self._chosen(labels)
+        weight = [self.keys.weight_column] if self.keys.weight_column else []
+        for column in weight:
+            self._known("weight-column", column)
+        kinds = {c: self._train.schema.field(c).type for c in self._train.column_names if c not in (*labels, *weight)}
+        free = {c: k for c, k in kinds.items() if c.lower() not in (*CLIENTS, *NUMBERING) and c not in dropped}
+        candidates = {c: kinds[c] for c in chosen} if chosen else free
+        self._dates = {c for c in candidates if is_date(self._train.column(c))}
+        kind, inputs = self._inputs(candidates, named=bool(chosen))
+        if kind == "table" and self.keys.missing == DROP:
+            self._drop(inputs)
         schema: dict[str, Any] = {"name": self.name, **(self._several(labels) if further else self._outputs(label))}
+        schema |= {"weight": weight[0]} if weight else {}
         clients = sorted((c for c in kinds if c.lower() in CLIENTS), key=lambda c: CLIENTS.index(c.lower()))
         # `client` is the name that folders of clients give; among other names the data leave open which is meant.
         clear = len(clients) < 2 or clients[0].lower() == "client"
@@ -116,6 +129,8 @@ class _Work:
             named = f"column '{clients[0]}'" if clear else f"named by client-column, one of {', '.join(clients)}"
             self.notes.append(f"natural clients: {named}")
         unused = [c for c in kinds if c not in inputs and c not in clients]
+        if kind != "table" and (needless := [k for k in _OF_TABLES if k in self.keys.given()]):
+            raise ConfigurationError(f"{needless[0]}: {self.source} is no table, but {kind}; leave it out")
         if unused:
             self.notes.append(f"not used: {listed(unused)}")
         for key, fits in (("text-length", kind == "texts"), ("image-size", kind == "pictures")):
@@ -127,10 +142,15 @@ class _Work:
         else:
             schema |= self._texts(inputs[0]) if kind == "texts" else self._table(inputs)
         spec, splits = Schema.model_validate(schema).spec(Path(self.name)), {}
+        if spec.table is not None and self.keys.standardise == "client":
+            spec = replace(spec, table=replace(spec.table, own=True))
         for part, table in self.tables.items():
             where = f"{self.source}, {part}"
-            x = images[part] if images else decode_inputs(spec, table, where)
-            splits[part] = Split(x, decode_targets(spec, table, where), self._names(part))
+            notes = self.notes if part == "test" else None
+            with in_file(table):
+                x = images[part] if images else decode_inputs(spec, table, where, notes=notes)
+                weights = weights_of(table.column(weight[0]), f"{where}: column '{weight[0]}'") if weight else None
+                splits[part] = Split(x, decode_targets(spec, table, where), self._names(part), weights)
         return Imported(schema, splits, tuple(self.notes))
 
     # ----------------------------------------------------------------------------------------- label
@@ -142,6 +162,37 @@ class _Work:
                 f"{key}: '{column}' is not a column of {self.source}{nearest(column, names)} Columns: "
                 f"{', '.join(names)}"
             )
+
+    def _chosen(self, labels: list[str]) -> tuple[list[str], list[str]]:
+        """Return the columns that keys name as inputs, and as none."""
+        keys = self.keys
+        if keys.input_column and keys.input_columns:
+            raise ConfigurationError("input-columns: input-column names inputs, too; give one of the two")
+        key = "input-columns" if keys.input_columns else "input-column"
+        several = keys.input_column in self._train.column_names  # a name with a "+" in it
+        parts = [keys.input_column] if several else keys.input_column.split("+") if keys.input_column else []
+        chosen = [*separated(keys.input_columns)] or [part.strip() for part in parts]
+        dropped = [*separated(keys.drop_columns)]
+        for name, columns in ((key, chosen), ("drop-columns", dropped)):
+            for column in columns:
+                self._known(name, column)
+            if twice := [column for column in (*labels, keys.weight_column) if column in columns]:
+                what = "the weight" if twice[0] == keys.weight_column else "the label"
+                raise ConfigurationError(f"{name}: '{twice[0]}' is {what} of {self.source}; name another column")
+        if both := [column for column in chosen if column in dropped]:
+            raise ConfigurationError(f"drop-columns: '{both[0]}' is also an input column; name it once")
+        return chosen, dropped
+
+    def _drop(self, columns: list[str]) -> None:
+        """Leave out the rows in which one of the columns has no value."""
+        for part, table in self.tables.items():
+            lacking = np.any([lacks(table.column(column)) for column in columns], axis=0)
+            if lacking.all():
+                raise DataError(f"{self.source}, {part}: every row misses an input; use missing = 'median' instead")
+            if lacking.any():
+                self.tables[part] = noted(table.filter(pa.array(~lacking)), [])
+                dropped = f"{int(lacking.sum())} of {len(lacking)} rows dropped"
+                self.notes.append(f"{part}: {dropped}, since an input is missing")
 
     def _label(self) -> list[str]:
         """Return the label column, or several columns of numbers to predict."""
@@ -172,13 +223,13 @@ class _Work:
     def _outputs(self, label: str) -> dict[str, Any]:
         """Return the schema's keys of the label, and replace its column by the values that they list."""
         for part, table in self.tables.items():
-            cells = table.column(label).to_pylist()
-            missing = [row for row, cell in enumerate(cells) if cell is None or cell != cell or cell == ""]
-            if missing:
-                raise DataError(
-                    f"{self.source}, {part}: column '{label}' has no label in row {missing[0]}, {len(missing)} rows in "
-                    "all; remove these rows, or name another column with label-column"
-                )
+            missing = np.flatnonzero(lacks(table.column(label)))
+            with in_file(table):
+                if len(missing):
+                    raise DataError(
+                        f"{self.source}, {part}: column '{label}' has no label in row {missing[0]}, {len(missing)} "
+                        "rows in all; remove these rows, or name another column with label-column"
+                    )
         column = self._train.column(label)
         if is_number(column.type):
             values = numbers_of(column, f"{self.source}, train: column '{label}'")
@@ -223,25 +274,27 @@ class _Work:
                 raise self._open("images", images if len(images) > 1 else list(kinds))
             return "pictures", images
         numbers = [c for c, kind in kinds.items() if is_number(kind) or is_vector(kind) or pa.types.is_boolean(kind)]
-        words = [c for c, kind in kinds.items() if is_text(kind)]
-        if named and (other := [c for c in kinds if c not in numbers and c not in words]):
+        words = [c for c, kind in kinds.items() if is_text(kind) and c not in self._dates]
+        if named and (other := [c for c in kinds if c not in numbers and c not in words and c not in self._dates]):
             raise ConfigurationError(
                 f"input-column: column '{other[0]}' of {self.source} holds {kinds[other[0]]}, not images, "
                 "texts or numbers"
             )
-        if len(words) == 1 and not numbers:
+        if len(words) == 1 and not numbers and not self._dates:
             return "texts", words
         texts = [] if named else [c for c in words if not self._categorical(c)]
         if len(texts) > 1:
             raise self._open("texts", texts)
+        if texts and self._dates:  # as in tables of patients, whose names or remarks are no inputs
+            raise self._open("a text among columns of a table", [*kinds])
         if texts:
             return "texts", texts
-        if not numbers and not words:
+        if not numbers and not words and not self._dates:
             raise DataError(
                 f"{self.source} has no column of images, texts or numbers to learn from; its columns are "
                 f"{', '.join(self._train.column_names)}"
             )
-        return "table", [c for c in kinds if c in numbers or c in words]
+        return "table", [c for c in kinds if c in numbers or c in words or c in self._dates]
 
     def _shows(self, column: str) -> bool:
         """Return whether the first cell of a column of bytes is a picture."""
@@ -272,41 +325,93 @@ class _Work:
 
     def _table(self, columns: list[str]) -> dict[str, Any]:
         numbers: dict[str, list[float]] = {}
+        dates: dict[str, list[float]] = {}
         categories: dict[str, list[str]] = {}
         vectors: dict[str, int] = {}
+        fill: dict[str, float | str] = {}
+        indicators: list[str] = []
+        forms = set[str]()
         for column in columns:
             kind = self._train.schema.field(column).type
             if is_vector(kind):
                 vectors[column] = self._vector(column)
-            elif is_number(kind):
-                mean, std = self._moments(column)
-                if std > 0:
-                    numbers[column] = [mean, std]
-                else:
+            elif is_number(kind) or column in self._dates:
+                if column in self._dates:
+                    forms.add(self.keys.date_format or format_of(self._train.column(column), f"column '{column}'"))
+                lacking, values = self._values(column, max(forms, default=ISO))
+                if not len(values):
+                    self.notes.append(f"not used: column '{column}', which has no value in any training row")
+                    continue
+                mean, std = self._moments(column, values)
+                if not std > 0:
                     self.notes.append(f"not used: column '{column}', which is {mean:g} in all training rows")
+                    continue
+                plain = self.keys.standardise == "none" and column not in self._dates
+                (dates if column in self._dates else numbers)[column] = [0.0, 1.0] if plain else [mean, std]
+                if self.keys.missing in (MEDIAN, INDICATOR):
+                    fill[column] = float(np.median(values))
+                    indicators += [column] if lacking and self.keys.missing == INDICATOR else []
             else:
-                categories[column] = self._values(column)
-        schema: dict[str, dict[str, Any]] = {"numbers": numbers, "categories": categories, "vectors": vectors}
+                categories[column] = self._categories(column, fill)
+        if len(forms) > 1:
+            raise ConfigurationError(
+                f"date-format: the columns of dates of {self.source} have several formats ({listed(sorted(forms))}); "
+                "leave columns out with drop-columns"
+            )
+        schema: dict[str, dict[str, Any]] = {
+            "numbers": numbers, "dates": dates, "categories": categories, "vectors": vectors
+        }  # fmt: skip
         for what, found in schema.items():
             if found:
                 sized = [f"{c} ({n if isinstance(n, int) else len(n)})" for c, n in found.items()]
-                self.notes.append(f"inputs: {what} of columns {listed(found if what == 'numbers' else sized)}")
+                plain_names = what in ("numbers", "dates")
+                self.notes.append(f"inputs: {what} of columns {listed(found if plain_names else sized)}")
         if not any(schema.values()):
             raise DataError(f"{self.source}: all input columns are constant; name others with input-column")
-        return {what: found for what, found in schema.items() if found}
+        parts = self.keys.date_parts if dates else ""
+        rest: dict[str, Any] = {
+            "missing": self.keys.missing if fill or self.keys.missing == DROP else "", "fill": fill,
+            "indicators": indicators, "date-parts": [*separated(parts)], "date-format": max(forms, default=""),
+        }  # fmt: skip
+        if fill:
+            self.notes.append(f"missing values: {self.keys.missing}, filled in columns {listed(fill)}")
+        # Plain keys come first in TOML, before the tables.
+        return {what: found for what, found in rest.items() if found and what != "fill"} | {
+            what: found for what, found in (schema | {"fill": fill}).items() if found
+        }  # fmt: skip
 
-    def _moments(self, column: str) -> tuple[float, float]:
+    def _values(self, column: str, form: str) -> tuple[int, NDArray[Any]]:
+        """Return how many training rows miss a number or a date, and the others' values; dates as days.
+
+        Raises:
+            DataError: if a value of any split is missing, and missing values are refused, or is not finite.
+        """
+        found = {}
+        for part, table in self.tables.items():
+            where, cells = f"{self.source}, {part}: column '{column}'", table.column(column)
+            filled = self.keys.missing in (MEDIAN, INDICATOR)
+            if filled:
+                cells = cells.filter(pa.array(~lacks(cells)))
+            try:
+                # Rows that are not there any more would be counted wrongly.
+                with nullcontext() if filled else in_file(table):
+                    if column in self._dates:
+                        found[part] = days_of(cells, form, where)
+                        if np.isnan(found[part]).any():
+                            refuse_missing(np.isnan(found[part]), where)
+                    else:
+                        found[part] = numbers_of(cells, where) if len(cells) else np.zeros(0)
+            except DataError as error:
+                raise DataError(f"{error}, or choose other columns, or set missing") from error
+        return self._train.num_rows - len(found["train"]), found["train"]
+
+    def _moments(self, column: str, values: NDArray[Any]) -> tuple[float, float]:
         """Return mean and deviation of a numeric column's training values, to a millionth of the deviation.
 
         Raises:
-            DataError: if a value of any split is missing, or the mean cannot be written as a float.
+            DataError: if the mean cannot be written as a float.
         """
-        for part, table in self.tables.items():
-            try:
-                numbers_of(table.column(column), f"{self.source}, {part}: column '{column}'")
-            except DataError as error:
-                raise DataError(f"{error}, or choose other columns with input-column") from error
-        mean, std = moments(self._train.column(column), column)
+        mean, std = moments(values, column)
         if math.ulp(mean) > LOST * std > 0:
             raise DataError(
                 f"{self.source}: column '{column}' has numbers that differ too little, near {mean:g}, for 64-bit "
@@ -323,20 +428,27 @@ class _Work:
             )
         return int(lengths[0])
 
-    def _values(self, column: str) -> list[str]:
-        """Return the categories of a column, as :func:`encode_table` reads them."""
-        found = {
-            part: {category_of(cell) for cell in pc.unique(table.column(column)).to_pylist()}
-            for part, table in self.tables.items()
-        }
-        if unknown := sorted(found.get("test", set()) - found["train"]):
+    def _categories(self, column: str, fill: dict[str, float | str]) -> list[str]:
+        """Return the categories of a column, as :func:`encode_table` reads them.
+
+        With ``missing = "median"``, the most frequent one fills in; otherwise a missing value is a category of its own.
+        """
+        codes, words = category_codes(self._train.column(column))
+        if len(words) > MOST_CATEGORIES:
             raise DataError(
-                f"{self.source}: column '{column}' has categories in test rows that no training row has: "
-                f"{listed(unknown)}. Remove these rows, or choose other columns with input-column"
+                f"{self.source}: column '{column}' has {len(words)} categories, and at most {MOST_CATEGORIES} become "
+                "features; leave it out with drop-columns, or group its values"
             )
-        if "" in found["train"]:
+        known = {word for word in words if word}
+        if self.keys.missing == MEDIAN:
+            often = sorted(known, key=lambda word: (-int((codes == words.index(word)).sum()), word))
+            if not often:
+                raise DataError(f"{self.source}: column '{column}' has no value; leave it out with drop-columns")
+            fill[column] = often[0]
+        elif "" in words:
+            known.add("")
             self.notes.append(f"column '{column}': a missing value is a category of its own, \"\"")
-        return sorted(found["train"])
+        return sorted(known)
 
     # --------------------------------------------------------------------------------------- decoding
 

@@ -27,11 +27,13 @@ class Reading:
         name: name of the source in error messages.
         words: the vocabulary, for a dataset of words.
         resize: whether images of other sizes are resized to the dataset's.
+        notes: where a line is added for categories that are not known; None: they are an error.
     """
 
     name: str
     words: Vocabulary | None = None
     resize: bool = False
+    notes: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def _tokens(spec: DatasetSpec, table: pyarrow.Table, how: Reading) -> NDArray[np
 
 def _numbers(spec: DatasetSpec, table: pyarrow.Table, how: Reading) -> NDArray[np.float32]:
     if spec.table is not None:
-        return encode_table(spec.table, {c: table.column(c) for c in spec.table.columns}, how.name)
+        return encode_table(spec.table, {c: table.column(c) for c in spec.table.columns}, how.name, how.notes)
     return arrays_of(table.column(spec.x), spec.shape, f"{how.name}: column '{spec.x}'")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,9 +36,9 @@ def numbers_of(cells: Cells, where: str) -> NDArray[Any]:
     Raises:
         DataError: if a cell is missing, no number, or not finite; with the first such row and how many there are.
     """
-    column = _column(cells, where)
+    column = column_of(cells, where)
     if column.null_count:
-        _refuse_missing(column.is_null().to_numpy(), where)
+        refuse_missing(column.is_null().to_numpy(), where)
     return _leaf(column, where, 1, 0)
 
 
@@ -84,7 +84,7 @@ def arrays_of(cells: Cells, shape: tuple[int, ...], where: str, *, tokens: bool 
         DataError: if a row has more or fewer numbers, or one that is missing, not finite, too large for float32, or (of
             tokens) no integer; with the first such row.
     """
-    column, size = _column(cells, where), math.prod(shape)
+    column, size = column_of(cells, where), math.prod(shape)
     array = np.empty((len(column), size), np.int64 if tokens else np.float32)
     start = 0
     for chunk in column.chunks:
@@ -123,12 +123,6 @@ def targets_of(cells: Cells, where: str) -> NDArray[np.float32]:
     return targets
 
 
-def cells_of(cells: Cells) -> Iterable[object]:
-    """Return the values of a column as Python objects."""
-    values: Iterable[object] = cells.to_pylist() if isinstance(cells, pa.ChunkedArray) else cells
-    return values
-
-
 def _less(numbers: NDArray[np.integer[Any]], center: int) -> NDArray[np.float64]:
     """Return integers minus ``center``; the differences are exact before they are rounded to double precision."""
     about: NDArray[np.float64] = numbers.astype(np.float64) - float(center)
@@ -138,7 +132,8 @@ def _less(numbers: NDArray[np.integer[Any]], center: int) -> NDArray[np.float64]
     return wrapped.view(np.int64).astype(np.float64)
 
 
-def _column(cells: Cells, where: str) -> pa.ChunkedArray:
+def column_of(cells: Cells, where: str = "the column") -> pa.ChunkedArray:
+    """Return the cells as an Arrow column; raise :class:`DataError` if they have no common type."""
     if isinstance(cells, pa.ChunkedArray):
         return cells
     try:
@@ -154,7 +149,7 @@ def _flat(array: pa.Array, where: str, start: int) -> tuple[pa.Array, int]:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
         if array.null_count:
-            _refuse_missing(array.is_null().to_numpy(zero_copy_only=False).reshape(-1, each).any(axis=1), where, start)
+            refuse_missing(array.is_null().to_numpy(zero_copy_only=False).reshape(-1, each).any(axis=1), where, start)
         if not is_list(array.type) or not len(array):
             return array, each
         lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
@@ -185,7 +180,7 @@ def _leaf(values: Any, where: str, each: int, start: int) -> NDArray[Any]:
     if numbers.dtype.kind not in "iu":
         numbers = numbers.astype(np.float64, copy=False) if numbers.dtype != np.float32 or each == 1 else numbers
         if not np.isfinite(numbers).all():
-            _refuse_missing(~np.isfinite(numbers).reshape(-1, each).all(axis=1), where, start)
+            refuse_missing(~np.isfinite(numbers).reshape(-1, each).all(axis=1), where, start)
     return numbers
 
 
@@ -207,7 +202,8 @@ def is_float(text: str) -> bool:
     return True
 
 
-def _refuse_missing(rows: NDArray[np.bool_], where: str, start: int = 0) -> None:
+def refuse_missing(rows: NDArray[np.bool_], where: str, start: int = 0) -> None:
+    """Raise :class:`DataError` for a column that has no number in some ``rows``, of which ``start`` came before."""
     raise DataError(
         f"{where} has no number in row {start + int(np.argmax(rows))}, {int(rows.sum())} rows in all: missing, NaN or "
         "infinite; fill in or remove these rows"

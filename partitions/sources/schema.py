@@ -10,13 +10,20 @@
     [categories]                            # all values; each becomes a 0/1 feature
     sex = ["1", "2"]
 
+    [dates]                                 # mean and deviation of days since 1970-01-01
+    admitted = [19000.5, 240.1]
+
     [vectors]                               # lists of numbers of this length, such as text embeddings
     embedding = 384
 
 ``target = "price"`` instead of label and labels names a column of numbers to predict, ``target = ["x", "y"]`` several.
 ``task = "survival"`` or ``"package.module:attribute"`` names what is learned, if it is neither classification nor
 regression. ``positions = [64, 64]`` says that the label column holds lists: a class 0, 1, … for each position of a row,
-−100 where none counts. Instead of a table:
+−100 where none counts. ``weight = "w"`` names a column of weights of rows in the training loss.
+
+``missing = "median"`` fills in missing inputs by the values of ``[fill]``; ``indicators = ["age"]`` adds a 0/1 feature
+that says where a value was missing; ``missing = "drop"`` leaves such rows out. ``date-parts = ["days", "year"]`` makes
+sine and cosine of the year of dates, and ``date-format = "%d.%m.%Y"`` reads dates that are text. Instead of a table:
 
     [pictures]
     column = "image"                        # pictures' files as bytes, all of one size
@@ -42,6 +49,7 @@ from __future__ import annotations
 import tomllib
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from pydantic import (
     BaseModel,
@@ -59,7 +67,8 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import remembered
 from florilegium.common.places import read_utf8
 from florilegium.common.settings import NAME
-from florilegium.partitions.sources.tables import TableSchema
+from florilegium.partitions.sources.dates import ISO
+from florilegium.partitions.sources.tables import INDICATOR, MEDIAN, TableSchema
 from florilegium.partitions.spec import DatasetSpec
 
 FILE = "schema.toml"
@@ -112,10 +121,17 @@ class Schema(BaseModel):
     target: str | tuple[str, ...] = ""
     task: str = ""
     positions: tuple[PositiveInt, ...] = ()
+    weight: str = ""
     clients: tuple[str, ...] = ()
     numbers: dict[str, tuple[float, float]] = Field(default_factory=dict)
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     vectors: dict[str, PositiveInt] = Field(default_factory=dict)
+    dates: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    date_parts: tuple[Literal["days", "year", "week", "day"], ...] = Field(("days",), min_length=1, alias="date-parts")
+    date_format: str = Field(ISO, alias="date-format")
+    missing: Literal["refuse", "drop", "median", "indicator"] = "refuse"
+    fill: dict[str, float | str] = Field(default_factory=dict)
+    indicators: tuple[str, ...] = ()
     pictures: Pictures | None = None
     texts: Texts | None = None
     arrays: Arrays | None = None
@@ -135,10 +151,24 @@ class Schema(BaseModel):
 
     def problem(self) -> str:
         """Return what is wrong with the combination of keys; "" if nothing is."""
-        table = TableSchema(self.numbers, self.categories, self.vectors)
+        table = self._table
         single = [name for name in ("pictures", "texts", "arrays") if getattr(self, name) is not None]
-        if flat := [name for name, (_, std) in self.numbers.items() if std <= 0]:
-            return f"numbers.{flat[0]} has no positive standard deviation"
+        scales = {f"numbers.{name}": std for name, (_, std) in self.numbers.items()}
+        scales |= {f"dates.{name}": std for name, (_, std) in self.dates.items()}
+        if flat := [name for name, std in scales.items() if std <= 0]:
+            return f"{flat[0]} has no positive standard deviation"
+        inputs = [*table.columns, *(one.column for one in (self.pictures, self.texts, self.arrays) if one)]
+        if leaks := [name for name in (self.label, *self._targets, self.weight) if name and name in inputs]:
+            return f"column '{leaks[0]}' is an input, and also the target or the weight"
+        if len({*table.columns}) < len(table.columns):
+            return "an input column is listed twice"
+        filled = {*self.numbers, *self.dates, *self.categories}
+        if wrong := [name for name in (*self.fill, *self.indicators) if name not in filled]:
+            return f"fill and indicators name '{wrong[0]}', which is no column of numbers, dates or categories"
+        if wrong := [n for n in self.fill if n not in self.categories and isinstance(self.fill[n], str)]:
+            return f"fill.{wrong[0]} is no number"
+        if bool(self.fill) != (self.missing in (MEDIAN, INDICATOR)):
+            return "fill goes with missing = 'median' and missing = 'indicator', and these need it"
         if self.target and (self.label or self.labels):
             return "label and labels name classes, and target numbers to predict; give one of the two"
         if len(single) > 1:
@@ -160,7 +190,7 @@ class Schema(BaseModel):
         described = partial(
             DatasetSpec, self.name or folder.name, "", y=y, further=tuple(further), classes=classes, labels=self.labels,
             test=False, client_columns=self.clients, folder=str(folder), task=self.task,
-            positions=self.positions,
+            positions=self.positions, weight=self.weight,
         )  # fmt: skip
         if (p := self.pictures) is not None:
             return described("image", p.column, shape=p.shape, mean=p.mean, std=p.std)
@@ -168,8 +198,14 @@ class Schema(BaseModel):
             return described("characters", self.texts.column, shape=(self.texts.length,))
         if (a := self.arrays) is not None:
             return described("tokens" if a.tokens else "numbers", a.column, shape=a.shape, tokens=a.tokens)
-        table = TableSchema(self.numbers, self.categories, self.vectors)
-        return described("table", "", shape=(table.features,), table=table)
+        return described("table", "", shape=(self._table.features,), table=self._table)
+
+    @property
+    def _table(self) -> TableSchema:
+        return TableSchema(
+            self.numbers, self.categories, self.vectors, self.dates, self.date_parts, self.date_format, self.missing,
+            self.fill, self.indicators,
+        )  # fmt: skip
 
 
 @remembered(16)

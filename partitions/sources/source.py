@@ -12,6 +12,8 @@ import pyarrow as pa
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import folder
 from florilegium.partitions.settings import FederationSettings, SourceSettings
+from florilegium.partitions.sources.date_parts import DAYS
+from florilegium.partitions.sources.tables import REFUSE
 
 DATA_VARIABLE = "FLORILEGIUM_DATA"
 """Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
@@ -25,6 +27,10 @@ Tables = tuple[dict[str, pa.Table], list[str]]
 """The rows of "train" and perhaps "test", and a line of text for each decision."""
 
 
+_ANY = ("weight_column", "standardise")
+"""Keys that go with a schema, too."""
+
+
 @dataclass(frozen=True)
 class Inference:
     """The keys that help to infer a schema; empty where the data decide.
@@ -34,16 +40,34 @@ class Inference:
         label_column: the label's column.
         text_length: characters of a text.
         image_size: height and width of images.
+        input_columns, drop_columns: columns of a table that are inputs, and that are none, separated by commas.
+        missing: what is done where an input is missing; "": it is an error.
+        date_parts, date_format: what dates become, and how they are written.
+        weight_column: the column of weights.
+        standardise: whose rows give the scales of a table's numbers; "": all training rows'.
     """
 
     input_column: str = ""
     label_column: str = ""
     text_length: int = 0
     image_size: int = 0
+    input_columns: str = ""
+    drop_columns: str = ""
+    missing: str = ""
+    date_parts: str = ""
+    date_format: str = ""
+    weight_column: str = ""
+    standardise: str = ""
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """Return what tells apart schemas inferred with these keys; new keys are in it only if they are set."""
+        first = ("input_column", "label_column", "text_length", "image_size")
+        return {name: value for name, value in vars(self).items() if value or name in first}
 
     def given(self) -> list[str]:
         """Return the keys that are set."""
-        return [name.replace("_", "-") for name, value in vars(self).items() if value]
+        return [name.replace("_", "-") for name, value in vars(self).items() if value and name not in _ANY]
 
 
 @dataclass(frozen=True)
@@ -75,7 +99,11 @@ class Source:
         path = folder(s.dataset) if "/" in s.dataset else Path(s.dataset)
         local = None if data is None else folder(data)
         embeddings = s.embeddings if isinstance(s, FederationSettings) else ""
-        keys = Inference(s.input_column, s.label_column, s.text_length, s.image_size)
+        keys = Inference(
+            s.input_column, s.label_column, s.text_length, s.image_size, s.input_columns, s.drop_columns,
+            "" if s.missing == REFUSE else s.missing, "" if s.date_parts == DAYS else s.date_parts, s.date_format,
+            s.weight_column, "" if s.standardise == "federation" else s.standardise,
+        )  # fmt: skip
         return Source(s.dataset, path, s.cache, local, bool(s.data_dir), embeddings, keys)
 
     def local_copy(self, name: str) -> Path | None:

@@ -24,6 +24,8 @@ def write_splits(splits: Mapping[str, Split], folder: Path) -> None:
     folder.mkdir()
     for part, split in splits.items():
         arrays = {"x": split.x, "y": split.y}
+        if split.weights is not None:
+            arrays["w"] = split.weights
         arrays |= {f"client-{quote(column, safe='')}": values for column, values in split.clients.items()}
         for key, array in arrays.items():
             np.save(folder / f"{part}-{key}.npy", array, allow_pickle=False)
@@ -44,7 +46,8 @@ def map_splits(folder: Path, spec: DatasetSpec) -> dict[str, Split]:
                     for path in sorted(folder.glob(f"{part}-client-*.npy"))
                 }
                 x = np.load(folder / f"{part}-x.npy", mmap_mode="r")
-                found[part] = Split(x, np.load(folder / f"{part}-y.npy"), clients)
+                weights = np.load(folder / f"{part}-w.npy") if spec.weight else None
+                found[part] = Split(x, np.load(folder / f"{part}-y.npy"), clients, weights)
                 _check(folder, spec, part, found[part])
     except (OSError, ValueError) as error:
         raise DataError(
