@@ -80,7 +80,7 @@ class FedALAClient(BaseClient):
         chosen = shuffled(data, generator)[: math.ceil(self.hyper.sample * len(data))]
         examples = data.rows(chosen.to(data.y.device))
         body, head = cut(self.model, self._blocks())
-        mapped = Examples(features(body, examples), examples.y)  # the body is Θ's throughout
+        mapped = Examples(features(body, examples), examples.y, weights=examples.weights)  # the body is Θ's throughout
         head.eval()
 
         def mix() -> None:
@@ -92,7 +92,7 @@ class FedALAClient(BaseClient):
             """Learn W_i on each example once; return the mean loss."""
             total = torch.zeros((), device=mapped.y.device)
             for rows in batches(mapped, self.settings.batch_size, generator):
-                loss = self.loss(head(mapped.x[rows]), rows)
+                loss = self.loss(head(mapped.x[rows]), rows, mapped)
                 for name, slope in zip(last, gradients(loss, [*last.values()]), strict=True):
                     W[name].sub_(η * slope * (received[name] - own[name])).clamp_(0, 1)
                 mix()

@@ -68,7 +68,7 @@ class APPLE(Banked):
         scatter[INITIAL] = np.array([[p0[j] for j in row] for row in rows], dtype=np.float32)
         outcome = round.ask(
             "train", cohort, reduce="stack", scatter={BESIDE + name: array for name, array in scatter.items()},
-            shapes={**shapes_of(model), RELATIONS: (m + 1,)}, count=len(p0),
+            shapes={**shapes_of(model), RELATIONS: (m + 1,)}, base=self.last(round, model), count=len(p0),
         )  # fmt: skip
         learned = dict(zip(outcome.clients, outcome.arrays.pop(RELATIONS), strict=True))
         for row in rows:

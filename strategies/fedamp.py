@@ -63,7 +63,9 @@ class FedAMP(Banked):
             own = [order[client] for client in clients]
             coefficients[known, :-1] = attention(self._squares(round, clients), own, self.hyper)
         scatter = self.combine(round, model, coefficients)
-        return round.ask("train", cohort, reduce="stack", scatter=scatter, shapes=shapes_of(model))
+        return round.ask(
+            "train", cohort, reduce="stack", scatter=scatter, shapes=shapes_of(model), base=self.last(round, model)
+        )  # fmt: skip
 
     def _squares(self, round: Round, clients: Sequence[str]) -> Matrix:
         """Return the squared distances (c, n) of the parameters of ``clients``' models and all models of the bank."""

@@ -42,7 +42,7 @@ class FedFomo(Banked):
         m = len(choices[0])
         outcome = round.ask(
             "train", cohort, reduce="stack", scatter=self._beside(round, model, choices),
-            shapes={**shapes_of(model), AFFINITY: (m,)},
+            shapes={**shapes_of(model), AFFINITY: (m,)}, base=self.last(round, model),
         )  # fmt: skip
         chosen = dict(zip(cohort, choices, strict=True))
         for client, weights in zip(outcome.clients, outcome.arrays.pop(AFFINITY), strict=True):

@@ -33,7 +33,7 @@ from florilegium.clients.core.batch_orders import EACH_ROUND
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.worker import tune_process
 from florilegium.clients.node.host import Host, Source
-from florilegium.common.declarations import gap
+from florilegium.common.declarations import declared
 from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
@@ -131,8 +131,10 @@ class Assembly:
         s, method, hyper = self.settings, self.method, self.hyper
         if s.privacy.unit == "client":
             check_client_privacy(s, why_not(method, "protects clients", hyper))
+        stated = declared(method.strategy_class(), Messages, hyper)
+        unbounded = "" if stated is None else bound.gap(stated)
+        bound.check(s, unbounded)
         if s.secure_aggregation:
-            unbounded = gap(method.strategy_class(), Messages, bound.gap, hyper)
             check_secure_aggregation(s, why_not(method, "secure aggregation", hyper), unbounded)
         if s.mode == "buffered":
             check_buffered(s, why_not(method, "buffered rounds", hyper))

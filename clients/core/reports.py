@@ -36,6 +36,8 @@ ALWAYS: Reports = {"num-examples": EXAMPLES, "weight": EXAMPLES, "bytes-down": B
 """What the reply for every client contains."""
 HOSTS: Reports = {UPDATE_NORM: POSITIVE, GRADIENT_NORM: POSITIVE}
 """What the host of a client adds."""
+ROUNDING = 1e-4
+"""How far below the task's least loss rounding may bring a loss, such as the divergence of two equal distributions."""
 ENDINGS = ("", "_global")
 """Ends of the names under which the phases of most methods report the task's numbers."""
 COST: Reports = {"epsilon": POSITIVE}
@@ -45,12 +47,13 @@ COST: Reports = {"epsilon": POSITIVE}
 def measured(task: Task, ending: str = "") -> Reports:
     """Return the ranges of a task's loss and figures, with an ending behind their names."""
     ranges = {name: Range(max(one.low, -LARGEST), min(one.high, LARGEST)) for name, one in task.figures.items()}
-    return {f"{name}{ending}": allowed for name, allowed in {LOSS: NUMBER, **ranges}.items()}
+    ranges = {LOSS: Range(task.least_loss - ROUNDING, LARGEST), **ranges}
+    return {f"{name}{ending}": allowed for name, allowed in ranges.items()}
 
 
 def validation(task: Task) -> Reports:
     """Return what every client reports from a test if examples are held out (key ``validation-fraction``)."""
-    figures = {**measured(task), LOSS: Range(task.least_loss, LARGEST)}
+    figures = {**measured(task), LOSS: Range(task.least_loss, LARGEST)}  # no objective, whose parts round
     return {f"validation_{name}": allowed for name, allowed in figures.items()}
 
 

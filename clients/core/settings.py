@@ -94,8 +94,8 @@ class SharedSettings(SourceSettings):
     )
     max_update_norm: float = key(
         0.0,
-        "updates with a larger norm are rejected; 0: no limit in a simulation, and on devices ten times the model's "
-        "norm, at least 10",
+        "updates with a larger norm are rejected; 0: no limit in a simulation; on devices ten times the median norm "
+        "of the updates accepted lately ([details](deployment.md#what-a-device-may-say))",
         ge=0,
     )
     secure_aggregation: bool = key(

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from florilegium.clients.core.wire import Reply
 from florilegium.clients.hyper.clustering import KMeansHyper
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_text
@@ -31,6 +32,7 @@ from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.noise import secret_generator
 from florilegium.strategies.clustering.bounds import client_bounds
 from florilegium.strategies.clustering.budget import Budget, Query, lloyds_queries
+from florilegium.strategies.clustering.ranges import box, check_sums
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.own_privacy import OwnPrivacy
 from florilegium.strategies.core.round import Round
@@ -69,8 +71,8 @@ class KMeans(OwnPrivacy):
             )
         self.k = self.hyper.k
         self.most = self.hyper.choose_k or self.hyper.k
-        spec = dataset_of(self.settings)
-        self.dimension, self._classes = prod(spec.shape), spec.classes  # d, C
+        self.spec = dataset_of(self.settings)
+        self.dimension = prod(self.spec.shape)  # d
 
     # ----------------------------------------------------------------------- what a method overrides
 
@@ -202,6 +204,15 @@ class KMeans(OwnPrivacy):
         queries = self.queries(self.settings.rounds - 1)
         return {query.name: shapes.get(query.name, (rows,)) for query in queries if query.phase == phase}
 
+    def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
+        """Raise ``ValueError`` if sums cannot be those of the clients' points; sums with noise may be any."""
+        unit = self.hyper.privacy_unit
+        if self.hyper.noise_at == "device" and unit != "none":
+            return
+        low, high = box(self.spec)
+        reach = self.radius if unit == "example" else float(np.linalg.norm(np.maximum(-low, high)))
+        check_sums(reply, reach, capped=unit == "client" and "sums" in reply.arrays)
+
     def _noise(self, *path: str | int) -> np.random.Generator:
         """Return the random generator for noise: a secret one with real devices, else one from the run's seed."""
         return secret_generator() if self.clients.deployed else self.rng("noise", *path)
@@ -256,7 +267,7 @@ class KMeans(OwnPrivacy):
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have ``clients`` measure the centres on their points; in private runs, real devices only keep the centres."""
-        figures, shape = not (self.clients.deployed and self.budget), (len(model["centers"]), self._classes)
+        figures, shape = not (self.clients.deployed and self.budget), (len(model["centers"]), self.spec.classes)
         outcome = round.ask(
             "test", clients, send=model, reduce="sum", shapes={"table": shape}, evaluation=True, figures=figures
         )  # fmt: skip

@@ -18,8 +18,8 @@ from florilegium.models.parameters import Arrays, num_bytes
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.round_record import RoundRecord
 from florilegium.strategies.exchange.clock import Load
-from florilegium.strategies.exchange.exchange import LATE, UNUSABLE, Outcome, Parcel, collect, deliver_all
-from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.exchange import LATE, Outcome, Parcel, collect, deliver_all
+from florilegium.strategies.exchange.expected import UNUSABLE, Expected
 from florilegium.strategies.exchange.requests import Exchange
 
 log = logging.getLogger("flwr")

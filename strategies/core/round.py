@@ -132,6 +132,7 @@ class Round:
         evaluation: bool = False,
         out_of: int | None = None,
         arrived: bool = False,
+        base: Callable[[str], Arrays] | None = None,
         **arguments: Any,
     ) -> Outcome:
         """Ask ``cohort`` to carry out ``phase``; return the merged outcome.
@@ -149,6 +150,8 @@ class Round:
             out_of: number of clients of which a share of ``min-success`` must succeed, if some were skipped earlier and
                 are not in ``cohort``; 0: any number may fail. Default: the replies needed from ``cohort``.
             arrived: whether the virtual time of the exchange has passed already.
+            base: with "stack", returns what a client's arrays of the same names are compared with: their difference is
+                its update, which ``max-update-norm`` bounds. Default: they are no updates.
             arguments: the phase's own arguments.
 
         Raises:
@@ -157,6 +160,7 @@ class Round:
         """
         check_options(cohort, reduce, scatter or {}, shapes or {})
         exchange = self._exchange(phase, cohort, arguments, reduce, send, scatter, shapes, evaluation=evaluation)
+        exchange = replace(exchange, base=base)
         (outcome,) = self._carrier.carry_out([exchange], arrived=arrived)
         if not cohort and outcome.divisor is not None:
             return outcome  # by chance nobody takes part, and noise alone is released

@@ -24,7 +24,7 @@ from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, Reply
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
-from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.expected import UNUSABLE, Expected
 from florilegium.strategies.exchange.totals import Totals
 
 log = logging.getLogger("flwr")
@@ -34,8 +34,6 @@ Weights = Literal["weight", "num-examples", "clients"]
 
 POLLS, POLLS_DEPLOYED = (0.005, 0.05), (0.1, 1.0)
 """The shortest and the longest pause in seconds between two looks for replies, in a simulation and with devices."""
-UNUSABLE = "unusable reply"
-"""Beginning of the reason why a malformed reply is skipped; this package's host does not send such replies."""
 LATE = "not among the first"
 """Beginning of the reason why the reply of a client is not used that came after enough others."""
 
@@ -300,7 +298,7 @@ def collect(
     sums: dict[str, NDArray[np.float64]] = {}
     stacks: dict[str, dict[str, NDArray[Any]]] = {}
     numbers: dict[str, dict[str, float]] = {}
-    for ids, answer in answers:
+    for (ids, _), answer in zip(answers, expected.compared([answer for _, answer in answers]), strict=True):
         failures |= dict.fromkeys({*ids} - {*answer.clients}, f"{UNUSABLE}: it does not mention this client")
         failures |= answer.failures
         if not answer.clients:

@@ -20,11 +20,14 @@ from florilegium.clients.core.compression.scheme import COMPRESSED, Reader, Sche
 from florilegium.clients.core.reports import ALWAYS, HOSTS, Reports, check_reports
 from florilegium.clients.core.wire import BESIDE, LARGEST, Reply, bounded
 from florilegium.clients.layers.noise import WITHIN
+from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.clipping import clip_together
 
 ROUNDING = 1e-5
 """Relative excess of a norm over its bound that rounding explains."""
+UNUSABLE = "unusable reply"
+"""Beginning of the reason why a reply is skipped that this package's host does not send."""
 DEVIATIONS = 10.0
 """Honest noise is less than this many standard deviations above its expected norm, but for one time in 10²¹."""
 
@@ -47,6 +50,7 @@ class Expected:
         scheme: how updates of ``changes_of`` are compressed; None: they are not.
         clip: norm to which each update is clipped after it is restored; infinite: it is not.
         own: the method's own check, for replies that have passed the others.
+        together: checks the replies of an exchange with each other; returns why clients of theirs are not used.
     """
 
     stacked: bool = False
@@ -62,6 +66,7 @@ class Expected:
     scheme: Scheme | None = None
     clip: float = math.inf
     own: Callable[[Reply], None] = lambda reply: None
+    together: Callable[[Sequence[Reply]], Mapping[str, str]] = lambda replies: {}
 
     def read(self, reply: Message, ids: Sequence[str]) -> Reply:
         """Return the checked reply of a node that was asked to run the clients ``ids``.
@@ -79,6 +84,23 @@ class Expected:
             self._check_changes(answer, self.changes_of)
         self.own(answer)
         return answer
+
+    def compared(self, replies: Sequence[Reply]) -> list[Reply]:
+        """Return the checked replies of an exchange without the clients that do not pass beside the others.
+
+        Such a client has failed. A sum can only be left out as a whole.
+        """
+        reasons = {client: f"{UNUSABLE}: {printable(why)}" for client, why in self.together(replies).items()}
+        return [self._kept(reply, reasons) if reasons.keys() & {*reply.clients} else reply for reply in replies]
+
+    def _kept(self, reply: Reply, reasons: Mapping[str, str]) -> Reply:
+        rows = [row for row, client in enumerate(reply.clients) if self.stacked and client not in reasons]
+        return Reply(
+            [reply.clients[row] for row in rows],
+            {name: array[rows] for name, array in reply.arrays.items()} if rows else {},
+            {name: [values[row] for row in rows] for name, values in reply.metrics.items()},
+            {**reply.failures, **{client: reasons[client] for client in reply.clients if client in reasons}},
+        )
 
     def _restored(self, answer: Reply, scheme: Scheme, sent: Arrays) -> Arrays:
         """Return the updates in a compressed reply: their weighted sum, or a stack.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -55,6 +55,7 @@ class Exchange:
         reduce, send, scatter, shapes, evaluation: those of :meth:`Round.ask`.
         number: the round's number.
         started: time of the start, by ``time.perf_counter``.
+        base: that of :meth:`Round.ask`.
     """
 
     phase: str
@@ -68,6 +69,7 @@ class Exchange:
     evaluation: bool
     number: int
     started: float
+    base: Callable[[str], Arrays] | None = None
 
     @property
     def wanted(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -88,6 +88,10 @@ class Banked(CohortStrategy):
         return self.clients.dues([client])[client]
 
     # ------------------------------------------------------------------------------- reading the bank
+
+    def last(self, round: Round, model: Arrays) -> Callable[[str], Arrays]:
+        """Return what gives the last model of a client, from which its next one must not be too far."""
+        return lambda client: self.load(round, client) if client in self.members else model
 
     def load(self, round: Round, client: str) -> Arrays:
         """Return the model of a client in :attr:`members`.

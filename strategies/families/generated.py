@@ -16,19 +16,16 @@ from torch import Tensor, nn
 
 from florilegium.clients.core.network import network_for
 from florilegium.clients.core.optimizers import SGD, Adam, Optimizer
-from florilegium.clients.core.wire import Reply
 from florilegium.clients.hyper.hypernetworks import HyperNetworkHyper
-from florilegium.clients.layers.bound import longest_update
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.hypernetwork import HyperNetwork
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, norm, part, set_arrays, shapes_of, trained
+from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays, shapes_of, trained
 from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import ADAPTIVE
 from florilegium.strategies.exchange.exchange import Outcome, joined
-from florilegium.strategies.exchange.expected import ROUNDING
 from florilegium.strategies.folder.run_folder import Checkpoint
 
 TESTED_AT_ONCE = 100
@@ -53,7 +50,6 @@ class Generated(CohortStrategy):
                 f"server-optimizer: '{s.server_optimizer}' averages models; '{s.method}' trains networks on the "
                 "server, for which there are 'sgd' and 'adam'"
             )
-        self._longest = s.max_update_norm  # of a client's Δθ; 0: no limit
         self.spec = dataset_of(s)
         network = network_for(self.spec, s.model, s.seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
@@ -107,29 +103,19 @@ class Generated(CohortStrategy):
         """
         θ = self.hypernetwork(v)
         scatter = {name: tensor.detach().numpy() for name, tensor in θ.items()}
-        if len(cohort) and self.clients.deployed and not self.settings.max_update_norm:
-            longest = [longest_update({n: a[i] for n, a in scatter.items()}) for i in range(len(cohort))]
-            self._longest = float(np.median(longest))  # a device's descriptor may be such that its own is any number
+        none = {
+            name: np.zeros(array.shape[1:], array.dtype) for name, array in scatter.items()
+        }  # Δθ is returned itself
         outcome = round.ask(
             "adapt", cohort, reduce="stack", scatter=scatter, evaluation=evaluation, out_of=out_of,
-            shapes={name: array.shape[1:] for name, array in scatter.items()}, repetition=repetition,
+            shapes={name: array.shape[1:] for name, array in scatter.items()}, base=lambda client: none,
+            repetition=repetition,
         )  # fmt: skip
         if not outcome.clients:
             return outcome, {}, {}
         rows = [cohort.index(client) for client in outcome.clients]
         made = {name: tensor[rows] for name, tensor in θ.items()}
         return outcome, made, {n: torch.from_numpy(outcome.arrays[n]).to(w.dtype) for n, w in θ.items()}
-
-    def check_reply(self, phase: str, sent: Arrays, reply: Reply) -> None:
-        """Raise ``ValueError`` if a client's Δθ is longer than ``max-update-norm``, or what devices may return."""
-        if phase != "adapt" or not self._longest:
-            return
-        for row, client in enumerate(reply.clients):
-            if (length := norm({n: a[row] for n, a in reply.arrays.items()})) > self._longest * (1 + ROUNDING):
-                raise ValueError(
-                    f"the update of client {client} has norm {length:.4g}, at most {self._longest:.4g} is allowed "
-                    "(max-update-norm)"
-                )
 
     def descent(self, made: Mapping[str, Tensor], Δθ: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         """Backpropagate Δθ to ``inputs``: return the product of Δθ with the derivative of θ for each of them."""

@@ -46,7 +46,8 @@ class Splits(Assigned):
         The server holds the updates of all these clients at once. Any number of them may fail.
         """
         outcome = round.ask(
-            "train", clients, send=θ, reduce="stack", shapes=shapes_of(θ), evaluation=evaluation, out_of=0
+            "train", clients, send=θ, reduce="stack", shapes=shapes_of(θ), evaluation=evaluation, out_of=0,
+            base=lambda client: θ,
         )  # fmt: skip
         outcome.arrays = {name: array - θ[name] for name, array in outcome.arrays.items()}
         return outcome

@@ -30,8 +30,8 @@ from florilegium.privacy.secure_sum.party import PUBLIC, TOKEN, ProtocolError
 from florilegium.privacy.secure_sum.plan import ImpossibleError, Plan, plan
 from florilegium.privacy.secure_sum.ring import coarse_error
 from florilegium.privacy.secure_sum.tally import Tally, TooFewError
-from florilegium.strategies.exchange.exchange import UNUSABLE, Outcome, deliver, describe_error
-from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.exchange import Outcome, deliver, describe_error
+from florilegium.strategies.exchange.expected import UNUSABLE, Expected
 from florilegium.strategies.exchange.totals import Totals
 from florilegium.strategies.settings.server import ServerSettings
 

@@ -119,8 +119,8 @@ VARIANTS: Mapping[str, Keys] = {
     "fedavg, Krum": {"method": "fedavg", "aggregation": "krum", "attackers": 1, "participation": 1.0},
     "fedavg, secure": SECURE | {"method": "fedavg", "finetune-epochs": 1},
     "scaffold, secure": SECURE | {"method": "scaffold"},
-    "fedproto, secure": SECURE | {"method": "fedproto"},
-    "feddp-kmeans, secure": POINTS | SECURE | {"method": "feddp-kmeans"},
+    "fedproto, secure": SECURE | {"method": "fedproto", "max-update-norm": 0.0},
+    "feddp-kmeans, secure": POINTS | SECURE | {"method": "feddp-kmeans", "max-update-norm": 0.0},
     "fedavg, secure, noise of devices": SECURE | CLIENT_LEVEL | {
         "method": "fedavg", "privacy.sampling": "fixed", "privacy.noise-at": "device",
     },

@@ -433,7 +433,7 @@ class TestRuns:
     def test_a_device_with_a_long_update_is_left_out(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Without max-update-norm the bound is ten times the norm of the network that was sent."""
+        """Without max-update-norm the bound follows the norms of the others."""
         original = PeFLLClient.perform
 
         def perform(client: Any, name: str, arrays: Arrays, arguments: Any) -> Any:
