@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from florilegium.common.errors import DataError
 from florilegium.partitions.sources.columns import plain, relabelled
 from florilegium.partitions.sources.inputs import INPUTS, Reading
-from florilegium.partitions.sources.names import names_of
+from florilegium.partitions.sources.names import names_in
 from florilegium.partitions.sources.numbers import Cells, numbers_of
 from florilegium.partitions.sources.places import noted
 from florilegium.partitions.sources.tables import complete
@@ -52,7 +52,7 @@ def decode(
     x = INPUTS[spec.kind].read(spec, table, Reading(name, words, foreign, notes if part == "test" else None))
     y = decode_targets(spec, table, name) if spec.y else np.zeros(len(x), np.int64)
     clients = {
-        column: names_of(table.column(column).to_pylist(), f"{name}: column '{column}'")
+        column: names_in(table.column(column), f"{name}: column '{column}'")
         for column in spec.client_columns
         if column in table.column_names
     }

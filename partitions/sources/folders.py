@@ -8,18 +8,18 @@ own/carol/train/<class>/*.png           pictures of a client: also carol/<class>
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.sources.columns import MISSING
 from florilegium.partitions.sources.names import name_of
-from florilegium.partitions.sources.numbers import is_float
 from florilegium.partitions.sources.picture_files import HIDDEN, pictures_in, suffixes
 from florilegium.partitions.sources.places import noted
 from florilegium.partitions.sources.schema import FILE
@@ -29,7 +29,6 @@ from florilegium.partitions.spec import PARTS
 
 TABLES = (".csv", ".parquet")
 _HELD_BACK = 0.2
-_LARGEST = 2**63 - 1
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _NOTES = b"notes"
 """Key in a table's metadata: what is to be said of files that are skipped."""
@@ -237,45 +236,59 @@ def _common_type(name: str, files: _Rows) -> pa.DataType:
         )
     if typed:
         return typed.pop()
-    return _type_of_text([cell for column in texts for cell in column.to_pylist()])
+    return _type_of_text(pa.chunked_array([chunk for column in texts for chunk in column.chunks], pa.string()))
 
 
-def _type_of_text(cells: Sequence[str | None]) -> pa.DataType:
+def _type_of_text(column: pa.ChunkedArray) -> pa.DataType:
     """Return int64 or float64 if all cells of a CSV column that are not missing are numbers, else text.
 
     Whole numbers that do not fit into 64 bits are text, unless a float keeps all their digits: they are names.
     """
-    given = [cell for cell in map(_present, cells) if cell]
-    unsigned = [cell.lstrip("+-") for cell in given]
-    if not given or any("_" in cell or (cell[:1] == "0" and cell[1:2].isdigit()) for cell in unsigned):
-        return pa.string()  # 007 is a name
-    try:
-        whole = [int(cell) for cell in given]
-    except ValueError:
-        return pa.float64() if all(map(is_float, given)) else pa.string()
-    if max(map(abs, whole)) <= _LARGEST:
+    given = _present(column).drop_null()
+    # 007 and 1_000 are names
+    if not len(given) or pc.any(pc.match_substring_regex(given, "_|^[+-]*0[0-9]")).as_py():
+        return pa.string()
+    if not pc.all(pc.match_substring_regex(given, "^[+-]?[0-9]+$")).as_py():
+        return pa.float64() if _numbers(given, pa.float64()) is not None else pa.string()
+    if _numbers(given, pa.int64()) is not None:
         return pa.int64()
+    whole = [int(cell) for cell in given.to_pylist()]
     kept = all(abs(number) < 2**1023 and int(float(number)) == number for number in whole)
     return pa.float64() if kept else pa.string()
 
 
-def _present(cell: str | None) -> str:
-    """Return the text of a CSV cell; "" if its value is missing."""
-    text = (cell or "").strip()
-    return "" if text in MISSING else text
+def _present(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the cells of a CSV column without outer blanks, null where a value is missing."""
+    text = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.is_in(text, value_set=pa.array(["", *MISSING, None], pa.string())), None, text)
+
+
+def _numbers(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    """Return texts as numbers, null where one is; None if a text is no number of this kind, as Python reads it."""
+    try:
+        return text.cast(kind)
+    except pa.ArrowException:  # Arrow reads neither "+5" nor "1e400"
+        number = int if pa.types.is_integer(kind) else float
+        try:
+            cells = [None if cell is None else number(cell) for cell in text.to_pylist()]
+            return pa.chunked_array([pa.array(cells, kind)])
+        except (ValueError, OverflowError, pa.ArrowException):
+            return None
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType, file: Path, name: str) -> pa.ChunkedArray:
     if column.type == kind:
         return column
+    said = f"{file}: column '{name}' does not hold {kind}, as in other files"
+    if pa.types.is_string(column.type):
+        numbers = _numbers(_present(column), kind)
+        if numbers is None:
+            raise DataError(f"{said}: it holds texts")
+        return numbers
     try:
-        if pa.types.is_string(column.type):
-            number = int if pa.types.is_integer(kind) else float
-            cells = [number(text) if (text := _present(cell)) else None for cell in column.to_pylist()]
-            return pa.chunked_array([pa.array(cells, kind)])
         return column.cast(kind)
-    except (ValueError, pa.ArrowException) as error:
-        raise DataError(f"{file}: column '{name}' does not hold {kind}, as in other files: {error}") from error
+    except pa.ArrowException as error:
+        raise DataError(f"{said}: {error}") from error
 
 
 def _from_csv(table: pa.Table) -> bool:

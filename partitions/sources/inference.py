@@ -35,7 +35,7 @@ from florilegium.partitions.sources.columns import (
 )
 from florilegium.partitions.sources.dates import ISO, days_of, format_of, is_date
 from florilegium.partitions.sources.decode import decode_inputs, weights_of
-from florilegium.partitions.sources.names import names_of
+from florilegium.partitions.sources.names import names_in
 from florilegium.partitions.sources.numbers import LOST, moments, numbers_of, refuse_missing
 from florilegium.partitions.sources.pictures import Size, each_picture, pixels, read_picture, resized
 from florilegium.partitions.sources.places import in_file, noted
@@ -455,7 +455,7 @@ class _Work:
     def _names(self, part: str) -> dict[str, NDArray[np.str_]]:
         """Return the columns that may name clients or domains, or choose rows: those whose values repeat."""
         return {
-            column: names_of(self.tables[part].column(column).to_pylist(), f"{self.source}, {part}: column '{column}'")
+            column: names_in(self.tables[part].column(column), f"{self.source}, {part}: column '{column}'")
             for column in self._naming
         }
 

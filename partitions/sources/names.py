@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
@@ -40,6 +41,22 @@ def name_of(value: object) -> str:
     if isinstance(value, float | np.floating | Decimal) and value == int(value):
         return str(int(value))
     return str(value)
+
+
+def names_in(column: pa.ChunkedArray, where: str) -> NDArray[np.str_]:
+    """Return the names that the cells of a column are, (n,); raises as :func:`names_of`."""
+    coded = column.combine_chunks()
+    if not pa.types.is_dictionary(coded.type):
+        coded = coded.dictionary_encode(null_encoding="encode")
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    if coded.indices.null_count or len(coded.dictionary) > len(codes):
+        return names_of(column.to_pylist(), where)
+    values = coded.dictionary.to_pylist()
+    try:
+        names = names_of(values, where)
+    except DataError:
+        return names_of(column.to_pylist(), where)  # which says the row
+    return np.asarray(names[codes]) if len(names) else np.array([], np.str_)
 
 
 def names_of(values: Iterable[object], where: str) -> NDArray[np.str_]:
