@@ -175,7 +175,7 @@ class Paper:
 
 R = TypeVar("R", bound=_Record)
 
-ORDER = ("ppfe", "pefll", "flowdup", "fedgtst", "fedl2p", "feddp-kmeans", "mdm")
+ORDER = ("ppfe", "pefll", "flowdup", "fedgtst", "fedl2p", "feddp-kmeans", "mdm", "flamby")
 """The papers, in the order of the page."""
 
 
@@ -191,15 +191,21 @@ def papers(folder: Path = RECORDS) -> list[Paper]:
 
 def read_paper(published: Path, measured: Path) -> Paper:
     """Return a paper from its two records; raises as :func:`papers` does."""
-    printed, ours = _read(published, PublishedPaper), _read(measured, MeasuredPaper)
-    try:
-        _check_tables(printed.tables)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{published}: {error}") from None
+    printed, ours = read_published(published), _read(measured, MeasuredPaper)
     try:
         return Paper(printed, ours, _filled(printed.tables, ours))
     except ConfigurationError as error:
         raise ConfigurationError(f"{measured}: {error}") from None
+
+
+def read_published(path: Path) -> PublishedPaper:
+    """Return the published numbers of a paper; raises as :func:`papers` does."""
+    printed = _read(path, PublishedPaper)
+    try:
+        _check_tables(printed.tables)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    return printed
 
 
 def _read(path: Path, record: type[R]) -> R:

@@ -15,10 +15,13 @@ from florilegium.apps.cli.options import (
     EngineOption,
     RunsDir,
     Workers,
+    means_of,
     of_recipe,
     of_run,
     run_path,
+    runs_dir_of,
     runs_folder,
+    stoppable,
 )  # fmt: skip
 from florilegium.apps.engines.progress import on_terminal
 
@@ -178,4 +181,29 @@ def fidelity(
         )
     target = output or folder / f"{recipe_name(recipe)}-fidelity{'-disjoint' if disjoint else ''}"
     print(write_fidelity(rows, target))
+    print(target)
+
+
+@commands.add("florilegium flamby flamby-heart", "running:sweep")
+def flamby(
+    recipe: Annotated[str, of_recipe("flamby-heart, flamby-tcga, or a TOML file that extends one of them")],
+    engine: EngineOption,
+    assignments: Assignments = None,
+    own_draws: Annotated[
+        bool, typer.Option("--own-draws", help="draw as the suite does, instead of as FLamby")
+    ] = False,
+    workers: Workers = CORES,
+    runs_dir: RunsDir = None,
+    output: Annotated[Path | None, typer.Option(help="folder of the table (default: flamby, beside the runs)")] = None,
+) -> None:
+    """Repeat FLamby's tables with the suite's methods, on FLamby's own initial models and batches, in five seeds."""
+    from florilegium.apps.cli.tables import show
+    from florilegium.apps.runs.experiment import resolve
+    from florilegium.research.studies.flamby import write_flamby
+
+    overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
+    target = output or Path(str(overrides["runs-dir"])) / "flamby"
+    with stoppable():
+        made = write_flamby(recipe, overrides, means_of(engine, workers), target, own_draws=own_draws)
+    show(made.head, made.rows)
     print(target)

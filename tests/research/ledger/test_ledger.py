@@ -261,7 +261,7 @@ def test_measured_values_stand_on_the_results_pages(ledger: list[Paper]) -> None
 
 
 def test_commands_name_recipes_that_exist(ledger: list[Paper]) -> None:
-    named = re.compile(r"florilegium (run|sweep|pareto|fidelity) ([\w.:-]+)(?: ([\w.-]+))?")
+    named = re.compile(r"florilegium (run|sweep|pareto|fidelity|flamby) ([\w.:-]+)(?: ([\w.-]+))?")
     commands = [command for paper in ledger for runs in paper.measured.runs for command in runs.commands]
     found = {named.match(command) for command in commands}
     assert None not in found

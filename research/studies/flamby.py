@@ -1,0 +1,162 @@
+"""The tables of FLamby's Fed-Heart-Disease and Fed-TCGA-BRCA: all methods of a recipe, five seeds, on all test sets.
+
+Each model is evaluated as FLamby does: after the last round, on the pooled test rows and on those of each client. Of
+heart disease the pooled rows are standardised together, and the clients' own by hospital, so that "pooled" is not the
+union of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from florilegium.apps.api.runs import Run
+from florilegium.apps.engines.base import Means
+from florilegium.apps.settings.configuration import Settings, complete, parse
+from florilegium.apps.sweeps.named_runs import NamedRun, carry_out, folder_of
+from florilegium.apps.sweeps.sweep import runs_of
+from florilegium.clients.core.training import evaluate
+from florilegium.common.pages import Table, write_page
+from florilegium.common.settings import Value
+from florilegium.partitions.clientdata import Examples, to_inputs
+from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import load_dataset, task_of
+from florilegium.research.ledger.records import RECORDS, PrintedTable, read_published
+
+SWEEP = "table"
+DRAWS = "florilegium.research.studies.flamby_draws"
+LOCAL, POOLED = "local", "pooled"
+"""Variants whose clients train alone, and on all rows in one place."""
+_PUBLISHED = {
+    "fedavg": "FedAvg", "fedprox": "FedProx", "scaffold": "SCAFFOLD", "fedadam": "FedAdam", "fedyogi": "FedYogi",
+    "fedadagrad": "FedAdagrad", POOLED: "Pooled training",
+}  # fmt: skip
+_TABLES = {"fed-heart": "Fed-Heart-Disease", "fed-tcga-brca": "Fed-TCGA-BRCA"}
+_ORDERS = {"fed-heart": "heart", "fed-tcga-brca": "tcga"}
+
+
+def with_flambys_draws(one: NamedRun, dataset: str) -> NamedRun:
+    """Return a run of the recipe's table with FLamby's initial model, rows and batches instead of the suite's."""
+    order = "alone" if one.variant in (LOCAL, POOLED) else _ORDERS[dataset]
+    name = f"{one.name}-flamby"
+    keys: dict[str, Value] = {
+        **one.keys,
+        "model": f"{DRAWS}:seed_{one.keys['seed']}",
+        "partitioner": f"{DRAWS}:{'POOLED' if one.variant == POOLED else 'CLIENTS'}",
+        "batch-order": f"{DRAWS}:{order}",
+        "run-name": name,
+    }
+    return replace(one, name=name, keys=keys)
+
+
+class Tests:
+    """The test sets of a federation: all rows pooled, then each client's own.
+
+    Args:
+        settings: configuration of a federated run.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        federation, dataset = federate(settings)
+        pooled, own = dataset.spec.name, dataset.test
+        if pooled == "fed-heart":
+            pooled = "fed-heart-pooled"
+        whole = load_dataset(settings.model_copy(update={"dataset": pooled})).test
+        assert whole is not None
+        assert own is not None
+        self.task = task_of(settings)
+        self.names = [str(name) for name in federation.names]
+        parts = [(whole.x, whole.y)]
+        parts += [(own.x[federation.test[i]], own.y[federation.test[i]]) for i in range(len(federation))]
+        self.sets = [
+            Examples(to_inputs(dataset.spec, np.asarray(x)), torch.from_numpy(np.asarray(y))) for x, y in parts
+        ]
+
+    def figures(self, model: nn.Module) -> list[float]:
+        """Return the main figure of a model on each set."""
+        return [evaluate(model, examples, self.task)[self.task.main] for examples in self.sets]
+
+
+def models(run: Path, variant: str, clients: int) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the models of a run, each with the name of its row: that of each client where clients train alone."""
+    if variant != LOCAL:
+        yield _PUBLISHED[variant], Run(run).model()
+        return
+    for number in range(clients):
+        yield f"Local {number}", Run(run).model(number)
+
+
+def measure(
+    recipe: str, overrides: Mapping[str, Value], means: Means, *, own_draws: bool = False
+) -> tuple[str, list[str], dict[str, NDArray[np.float64]]]:
+    """Carry out the runs of a recipe's table that have not completed yet, and measure their models.
+
+    Args:
+        recipe: ``flamby-heart``, ``flamby-tcga``, or a recipe that extends one of them.
+        overrides: keys that apply to all runs; ``seed`` replaces the recipe's seeds.
+        means: how to carry them out.
+        own_draws: whether the runs draw as the suite does, instead of as FLamby.
+
+    Returns:
+        The dataset; the names of the test sets, "pooled" and the clients; and the main figure of each row of the table,
+        (seeds, test sets).
+    """
+    wanted = runs_of(recipe, SWEEP, overrides)
+    dataset = str(next(one.keys["dataset"] for one in wanted if one.variant not in (LOCAL, POOLED)))
+    if not own_draws:
+        wanted = [with_flambys_draws(one, dataset) for one in wanted]
+    done = carry_out(wanted, folder_of(wanted), means).all()
+    tests = Tests(parse(complete(next(one.keys for one in wanted if one.variant not in (LOCAL, POOLED))))[0])
+    found: dict[str, list[list[float]]] = {}
+    for one, path in zip(wanted, done, strict=True):
+        for row, model in models(path, one.variant, len(tests.names)):
+            found.setdefault(row, []).append(tests.figures(model))
+    return dataset, ["pooled", *tests.names], {row: np.array(values) for row, values in found.items()}
+
+
+def table(dataset: str, sets: Sequence[str], found: Mapping[str, NDArray[np.float64]]) -> Table:
+    """Return the table of figures, mean ± sample standard deviation over seeds, with the published ones in brackets."""
+    printed = published(dataset)
+    rows = []
+    for row, values in found.items():
+        whole = np.column_stack([values, values[:, 1:].mean(axis=1)])
+        cells = []
+        for place, column in enumerate(whole.T):
+            theirs = printed.rows[row][place] if row in printed.rows else None
+            spread = f" ± {column.std(ddof=1):.3f}" if len(column) > 1 else ""
+            cells.append(f"{column.mean():.3f}{spread}" + (f" ({theirs.text})" if theirs else ""))
+        rows.append([row, *cells])
+    return Table("", ["method", *sets, "mean of clients"], rows)
+
+
+def published(dataset: str) -> PrintedTable:
+    """Return the published table of a dataset, from the ledger."""
+    paper = read_published(RECORDS / "published" / "flamby.toml")
+    return next(one for one in paper.tables if one.name == _TABLES[dataset])
+
+
+def write_flamby(
+    recipe: str, overrides: Mapping[str, Value], means: Means, target: Path, *, own_draws: bool = False
+) -> Table:
+    """Carry out and measure a recipe's table; write ``<dataset>.md`` and ``.csv`` to ``target``; return the table.
+
+    The CSV file has the figure of each row, seed and test set. Arguments are those of :func:`measure`.
+    """
+    dataset, sets, found = measure(recipe, overrides, means, own_draws=own_draws)
+    made = table(dataset, sets, found)
+    name = f"{dataset}{'-own-draws' if own_draws else ''}"
+    lines = ["method,number," + ",".join(sets)]
+    lines += [
+        f"{row},{number}," + ",".join(f"{value:.6f}" for value in values)
+        for row, seeds in found.items()
+        for number, values in enumerate(seeds)
+    ]
+    write_page(target / f"{name}.md", made)
+    write_page(target / f"{name}.csv", "\n".join(lines))
+    return made
