@@ -35,7 +35,8 @@ GROUPS = {
     "Devices": ["device"],
     "Privacy": ["privacy", "audit"],
     "Studies": [
-        "pareto", "descriptors", "embed", "hyperparameters", "norms", "heterogeneity", "recovery", "fidelity", "ledger",
+        "pareto", "descriptors", "embed", "hyperparameters", "norms", "heterogeneity", "recovery", "fidelity", "flamby",
+        "ledger",
     ],
 }  # fmt: skip
 
