@@ -7,6 +7,13 @@ A row's way is: where it is (:mod:`florilegium.partitions.sources.source`), what
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.memo import remembered
 from florilegium.common.references import resolve
 from florilegium.partitions.describing import described
 from florilegium.partitions.encoding import encoded, rows_of
@@ -24,7 +31,36 @@ def dataset_of(settings: SourceSettings) -> DatasetSpec:
         ConfigurationError: if there is no such dataset, or keys contradict it.
         DataError: if its data are needed to describe it, and cannot be used.
     """
-    return described(Source.of(settings)).learned_as(settings.task, Choices.of(settings))
+    source = Source.of(settings)
+    spec = described(source)
+    return spec.learned_as(settings.task, _choices(settings, spec, source))
+
+
+def _choices(settings: SourceSettings, spec: DatasetSpec, source: Source) -> Choices:
+    """Return what the keys say of the task, with the scales of targets if outputs are to be scaled."""
+    choices = Choices.of(settings)
+    if choices.target_scale == "none" or not spec.targets.numbers:
+        return choices
+    return replace(choices, scales=spec.scales or _scales(spec, source))
+
+
+@remembered(16)
+def _scales(spec: DatasetSpec, source: Source) -> tuple[tuple[float, float], ...]:
+    """Return mean and standard deviation of each target of the training rows.
+
+    Raises:
+        ConfigurationError: if the rows are not here, as on a device whose schema does not say it, or all are equal.
+    """
+    here = spec.arrays or (spec.folder and (Path(spec.folder) / "train.parquet").is_file())
+    if not here:
+        raise ConfigurationError(
+            f"target-scale: '{spec.name}' does not say how its targets are distributed; add scales = [[mean, "
+            "deviation]] to its schema, or leave the key out"
+        )
+    y = encoded(spec, source).train.y.astype(np.float64).reshape(-1, len(spec.targets.columns))
+    if not y.std(axis=0).all():
+        raise ConfigurationError(f"target-scale: a target of '{spec.name}' is the same in all training rows")
+    return tuple((float(mean), float(std)) for mean, std in zip(y.mean(axis=0), y.std(axis=0), strict=True))
 
 
 def task_of(settings: SourceSettings) -> Task:
@@ -50,4 +86,4 @@ def load_dataset(settings: FederationSettings) -> Dataset:
     source = Source.of(settings)
     spec = described(source)
     dataset: Dataset = resolve(spec.made)(settings, spec) if spec.made else encoded(spec, source)
-    return dataset.read_by(settings.task, Choices.of(settings))
+    return dataset.read_by(settings.task, _choices(settings, spec, source))

@@ -130,6 +130,11 @@ class SourceSettings(DataSettings):
         "own, or all clients' (simulation only), or a number for each class",
         values='`balanced`, `balanced-federation`, numbers, ""',
     )
+    target_scale: Literal["none", "standard"] = key(
+        "none",
+        "unit of a regression's outputs: that of the targets, or deviations from the training rows' mean; figures and "
+        "predictions are in the targets' unit either way",
+    )
     focal_gamma: float = key(2.0, "γ of the focal loss", ge=0, le=100)
     label_smoothing: float = key(0.1, "ε of the loss `label-smoothing`", ge=0, le=1)
     input_column: str = key(

@@ -52,6 +52,7 @@ class DatasetSpec:
         further: columns of targets besides y.
         positions: shape of the targets of one row, if y holds arrays of classes.
         weight: column of weights of rows in the training loss; "": 1 each.
+        scales: mean and standard deviation of each target column of the training rows, if they are known.
         choices: what the configuration says of the task.
         brightest: the largest value that a pixel can have, if the inputs are images.
         raw: "module:function" that returns the rows, not read yet, given the description and the source, where neither
@@ -82,6 +83,7 @@ class DatasetSpec:
     further: tuple[str, ...] = field(default=(), repr=False)
     positions: tuple[int, ...] = field(default=(), repr=False)
     weight: str = field(default="", repr=False)
+    scales: tuple[tuple[float, float], ...] = field(default=(), repr=False)
     choices: Choices = field(default=DEFAULTS, repr=False)
     brightest: int = field(default=255, repr=False)
     raw: str = field(default="", repr=False)

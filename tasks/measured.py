@@ -134,6 +134,8 @@ class Measured(Task):
         """
         if self.choices.positive and not self.has_positives:
             raise ValueError("positive: only task = 'binary' has positive classes; leave it out")
+        if self.choices.target_scale != "none" and self.form != NUMBER:
+            raise ValueError("target-scale: only numbers to predict have a scale; leave it out")
         self._check_targets()
         if self.form not in LOSSES[self.choices.loss or self.own_loss].of:
             fitting = [one for one in LOSSES.own if self.form in LOSSES[one].of]

@@ -28,6 +28,7 @@ def check_task(settings: ClientSettings, hyper: Any, task: Task) -> None:
     learns = METHODS[settings.method].task
     ignores = METHODS[settings.method].client_class().ignores_loss if learns == "targets" else f"learns {learns}"
     chosen = [*task.choices.given()] if learns != "targets" else [n for n in OF_LOSS if n in task.choices.given()]
+    chosen += ["weight-column"] if settings.weight_column else []
     if given := chosen if ignores else []:
         raise ConfigurationError(
             f"{given[0].replace('_', '-')}: it would have no effect with method '{settings.method}', which {ignores}; "

@@ -22,8 +22,8 @@ def notes(section: Section, varied: Collection[str] = ()) -> list[str]:
         varied: keys that differ on purpose.
     """
     return [
-        *section.repeated, *_unknown(section), *_warnings(section), *_not_numbers(section), *_unmeasured(section),
-        *_seeds(section), *not_compared(section), *_unequal(section.pools, varied),
+        *section.repeated, *_unknown(section), *_averaged(section), *_warnings(section), *_not_numbers(section),
+        *_unmeasured(section), *_seeds(section), *not_compared(section), *_unequal(section.pools, varied),
         *(f"Not equal: {line}." for line in _provenance(section)),
     ]  # fmt: skip
 
@@ -32,6 +32,13 @@ def _unknown(section: Section) -> list[str]:
     if section.runs[0].federation["data"] != "unknown":
         return []
     return ["The data of these runs are unknown: real devices keep theirs, and earlier versions noted no hash."]
+
+
+def _averaged(section: Section) -> list[str]:
+    names = section.pools[0].main.averaged
+    return (
+        [f"{', '.join(names)}: means over clients; none of all examples together follows from them."] if names else []
+    )
 
 
 def _warnings(section: Section) -> list[str]:

@@ -179,7 +179,7 @@ def learned_by(model: nn.Module, spec: DatasetSpec) -> Task:
 def spec_of(folder: Path, card: Card) -> DatasetSpec:
     """Return the description of the dataset of the model in ``folder``."""
     spec = read_schema(folder.absolute()) if (folder / FILE).is_file() else find_spec(card.dataset)
-    return spec.learned_as(card.task, Choices(**card.choices)).scaled_by(card.standardise)
+    return spec.learned_as(card.task, Choices.read(card.choices)).scaled_by(card.standardise)
 
 
 def load_model(folder: Path) -> tuple[nn.Module, Card]:

@@ -218,7 +218,14 @@ class _Work:
                     f"label-column: column '{column}' of {self.source} holds {kind}; several targets are numbers"
                 )
         self.notes.append(f"targets: columns {listed(columns)}, numbers to predict")
-        return {"target": columns}
+        return {"target": columns, **self._scales(columns)}
+
+    def _scales(self, columns: list[str]) -> dict[str, Any]:
+        """Return the schema's scales of targets, unless one is the same in all training rows, or missing in some."""
+        if any(lacks(self._train.column(column)).any() for column in columns):
+            return {}  # an error when they are decoded
+        found = [moments(self._train.column(column), column) for column in columns]
+        return {"scales": [[*one] for one in found]} if all(std > 0 for _, std in found) else {}
 
     def _outputs(self, label: str) -> dict[str, Any]:
         """Return the schema's keys of the label, and replace its column by the values that they list."""
@@ -236,7 +243,7 @@ class _Work:
             distinct = len(np.unique(values))
             if (values != np.round(values)).any() or (distinct > _CATEGORIES and 10 * distinct > len(values)):
                 self.notes.append(f"target: column '{label}', numbers to predict")
-                return {"target": label}
+                return {"target": label, **self._scales([label])}
         if not (is_text(column.type) or is_number(column.type) or pa.types.is_boolean(column.type)):
             raise ConfigurationError(
                 f"label-column: column '{label}' of {self.source} holds {column.type}, not classes or numbers"

@@ -16,7 +16,8 @@
     [vectors]                               # lists of numbers of this length, such as text embeddings
     embedding = 384
 
-``target = "price"`` instead of label and labels names a column of numbers to predict, ``target = ["x", "y"]`` several.
+``target = "price"`` instead of label and labels names a column of numbers to predict, ``target = ["x", "y"]`` several;
+``scales = [[mean, deviation]]`` says how each is distributed (key ``target-scale``).
 ``task = "survival"`` or ``"package.module:attribute"`` names what is learned, if it is neither classification nor
 regression. ``positions = [64, 64]`` says that the label column holds lists: a class 0, 1, … for each position of a row,
 −100 where none counts. ``weight = "w"`` names a column of weights of rows in the training loss.
@@ -132,6 +133,7 @@ class Schema(BaseModel):
     missing: Literal["refuse", "drop", "median", "indicator"] = "refuse"
     fill: dict[str, float | str] = Field(default_factory=dict)
     indicators: tuple[str, ...] = ()
+    scales: tuple[tuple[float, PositiveFloat], ...] = ()
     pictures: Pictures | None = None
     texts: Texts | None = None
     arrays: Arrays | None = None
@@ -175,6 +177,8 @@ class Schema(BaseModel):
             return f"{' and '.join(single)} exclude each other"
         if single and (table.features or not (self.target or (self.label and self.labels))):
             return f"{single[0]} need label and labels (or target), and no other input columns"
+        if self.scales and len(self.scales) != len(self._targets):
+            return f"there are {len(self.scales)} scales for {len(self._targets)} targets"
         if len({*self._targets}) < len(self._targets):
             return "target names a column twice"
         if self.positions and (not self.labels or self.labels != tuple(range(len(self.labels)))):
@@ -190,7 +194,7 @@ class Schema(BaseModel):
         described = partial(
             DatasetSpec, self.name or folder.name, "", y=y, further=tuple(further), classes=classes, labels=self.labels,
             test=False, client_columns=self.clients, folder=str(folder), task=self.task,
-            positions=self.positions, weight=self.weight,
+            positions=self.positions, weight=self.weight, scales=self.scales,
         )  # fmt: skip
         if (p := self.pictures) is not None:
             return described("image", p.column, shape=p.shape, mean=p.mean, std=p.std)

@@ -49,7 +49,7 @@ def summary_of(
         "bytes_up": federation.bytes_up,
         **simulated,
         "final": found.figures,
-        **({"undefined": lacking} if (lacking := undefined(found.rows, strategy.task)) else {}),
+        **({"undefined": lacking} if (lacking := found.lacking or undefined(found.rows, strategy.task)) else {}),
         **federation.attendance.report(),
         **({"warnings": notes} if notes else {}),
         **layers,
@@ -65,6 +65,9 @@ def warnings(federation: Federation, found: Evaluation) -> Iterator[str]:
         for name, clients in lacking.items():
             named = ", ".join(clients[:_NAMED]) + (", …" if len(clients) > _NAMED else "")
             yield f"{name} of {group} clients leaves out {len(clients)}, for which it is undefined: {named}"
+    for group, counts in found.lacking.items():
+        for name, count in counts.items():
+            yield f"{name} of {group} clients leaves out {count}, which have none; secure sums do not say which"
     test_loss = found.figures.get("seen", {}).get("loss", math.nan)
     yield from diverged(federation.run.metrics.losses(), test_loss, task.guess)
     for group, figures in found.figures.items():

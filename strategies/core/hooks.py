@@ -210,7 +210,8 @@ class Hooks:
         """Return the figures of a measured outcome: a summary of each group of clients, and those of each client."""
         groups = np.array([self.clients[client].group for client in outcome.clients])
         if outcome.totals is not None:  # of one group, or of several that are measured alike
-            return Evaluation({min(groups, key=GROUPS.index): outcome.totals.figures(self.task)})
+            group, lacking = min(groups, key=GROUPS.index), outcome.totals.lacking(self.task)
+            return Evaluation({group: outcome.totals.figures(self.task)}, (), {group: lacking} if lacking else {})
         measured = {
             k: v for k, v in outcome.metrics.items() if k not in ("num-examples", "weight", "bytes-down", "bytes-up")
         }

@@ -211,7 +211,8 @@ class Rounds:
             outcome = strategy.measure(round, clients, model)
             self._unmeasured += unmeasured(clients, outcome.clients, outcome.failures)
             new = strategy.figures(outcome)
-            found = Evaluation({**found.figures, **new.figures}, new.rows or found.rows)
+            lacking = {**found.lacking, **new.lacking}
+            found = Evaluation({**found.figures, **new.figures}, new.rows or found.rows, lacking)
         return found
 
     def _record(self, server_round: int, found: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,12 @@ class Evaluation:
     Attributes:
         figures: summary figures of each group of clients.
         rows: a row of figures for each client, where single clients' are known.
+        lacking: where they are not: for each group and figure, how many clients have none.
     """
 
     figures: Mapping[str, Figures]
     rows: Sequence[Mapping[str, object]] = ()
+    lacking: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 VALIDATION_LOSS, MEDIAN = "validation_loss", "validation_loss_median"

@@ -38,6 +38,11 @@ class Totals:
             return total, known
         return by_examples, self.examples if known else 0.0
 
+    def lacking(self, task: Task) -> dict[str, int]:
+        """Return how many clients report none of each figure of the task, where some do not."""
+        known = {name: int(self.metrics.get(name, (0.0,))[0]) for name in task.figures}
+        return {name: self.clients - count for name, count in known.items() if count < self.clients}
+
     def figures(self, task: Task) -> Figures:
         """Return summary figures, as ``summarise`` does of single clients' numbers, where sums tell them."""
         told = {name: numbers for name, numbers in self.metrics.items() if numbers[0] >= 1}

@@ -64,6 +64,14 @@ CASES: dict[str, tuple[Task, Callable[[int, torch.Generator], Tensor]]] = {
         make_task("sequence-labels", Targets(("y",), 4, (), (6,)), Choices(metrics="accuracy,f1,perplexity,iou")),
         _positions,
     ),
+    "numbers, scaled": (
+        make_task(
+            "regression",
+            Targets(("a", "b")),
+            Choices(target_scale="standard", scales=((3.0, 2.0), (-1.0, 5.0))),
+        ),
+        lambda n, g: torch.tensor([3.0, -1.0]) + torch.tensor([2.0, 5.0]) * torch.randn(n, 2, generator=g),
+    ),
     "numbers, huber": (
         make_task("regression", Targets(("a", "b")), Choices(loss="huber", metrics="mae,rmse,r2")),
         lambda n, g: torch.randn(n, 2, generator=g),
@@ -170,6 +178,9 @@ def test_constant_predictions(case) -> None:
         return
     else:
         best = y.double().mean(dim=0).expand(200, -1)
+        if task.choices.scales:
+            mean, std = torch.tensor(task.choices.scales, dtype=torch.float64).unbind(1)
+            best = (best - mean) / std
     assert task.constant(y.numpy()) == pytest.approx(task.measure(best, y)[task.main])
     assert math.isnan(task.constant(y[:0].numpy()))
 

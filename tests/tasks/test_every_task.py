@@ -208,6 +208,17 @@ def test_times_and_events_that_do_not_fit(tmp_path: Path) -> None:
             _run(tmp_path, "survival", path)
 
 
+def test_secure_sums_count_clients_without_a_figure(tmp_path: Path) -> None:
+    x, y = _times(150)
+    clients = np.repeat(["a", "b", "c"], 50)
+    y[clients == "b", 1] = 0
+    path = array_dataset((x, y, clients), (x, y, clients), name="regions", cache_dir=str(CACHE))
+    keys: dict[str, Value] = {"partitioner": "natural", "num-clients": 0, "secure-aggregation": True, "rounds": 1}
+    found = _run(tmp_path, "survival", path, **keys, **{"weighting": "uniform", "max-update-norm": 50.0})
+    assert found["undefined"] == {"seen": {"c-index": 1}}
+    assert any("c-index of seen clients leaves out 1, which have none" in warning for warning in found["warnings"])
+
+
 def test_clients_without_a_comparable_pair_are_named(tmp_path: Path) -> None:
     """Client "b" has no event, so that no pair is comparable: its C-index is undefined, and it does not fail."""
     x, y = _times(120)

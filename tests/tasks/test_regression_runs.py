@@ -12,8 +12,9 @@ import pytest
 from florilegium.apps.assembly.task_checks import fitting
 from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.runs.predictions import table_of_predictions
-from florilegium.clients.core.export import load_model, save_model
+from florilegium.clients.core.export import load_model, save_model, spec_of
 from florilegium.clients.core.network import network_for
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.arrays import array_dataset
@@ -132,3 +133,28 @@ def test_a_client_of_one_example_has_no_r2_and_does_not_fail(tmp_path: Path) -> 
     assert not (tmp_path / "run" / "failures.jsonl").exists()
     assert "failed" not in found
     assert np.isfinite(found["final"]["seen"]["r2_pooled"])
+
+
+def test_targets_of_any_unit_are_learned_in_their_deviations(tmp_path: Path) -> None:
+    """Targets near 10⁵: without scaling a step of 0.02 diverges or crawls; figures are in the targets' unit."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(320, 5))
+    y = 1e5 + 1e4 * (x @ rng.normal(size=5) + 0.1 * rng.normal(size=320))
+    path = array_dataset((x[:240], y[:240]), (x[240:], y[240:]), name="prices", cache_dir=str(CACHE))
+    keys: dict[str, Value] = {"dataset": path, "task": "", "model": "linear", "learning-rate": 0.05, "rounds": 8}
+    found = _run(tmp_path, **keys, **{"target-scale": "standard"})["final"]["seen"]
+    assert found["r2_pooled"] > 0.95
+    assert 900 < found["rmse_pooled"] < 3000  # the noise has 1,000
+    spec = dataset_of(settings(**{"dataset": path, "model": "linear", "target-scale": "standard"}))
+    assert spec.learned.choices.scales[0] == pytest.approx((y[:240].mean(), y[:240].std()), rel=1e-5)
+    given = settings(**{"dataset": path, "model": "linear", "target-scale": "standard"})
+    save_model(tmp_path / "model", network_for(spec, "linear", 1), "0", "run", given)
+    model, card = load_model(tmp_path / "model")
+    import torch
+
+    zero = table_of_predictions(model, torch.zeros(1, 5), spec)["value"][0]
+    bias = float(network_for(spec, "linear", 1)(torch.zeros(1, 5)).detach())
+    assert zero == pytest.approx(y[:240].mean() + y[:240].std() * bias, rel=1e-5)
+    assert spec_of(tmp_path / "model", card).learned.key == spec.learned.key
+    with pytest.raises(ConfigurationError, match="target-scale: only numbers to predict have a scale"):
+        assert dataset_of(settings(**{"dataset": "digits", "target-scale": "standard"})).learned
