@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+from florilegium.privacy.secure_sum.entry import Entry
 from florilegium.privacy.secure_sum.masks import Vector
 from florilegium.privacy.secure_sum.party import TOKEN, Party
 from florilegium.privacy.secure_sum.plan import plan
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 PARTIES, ENTRIES = (10, 100, 1000), (120_000, 11_000_000)
 COLLUDING, VANISHING, FAILURE = 0.1, 0.2, 1e-9
-NUMBERS = 11
+NUMBERS = 12
 """64-bit numbers of a vector with two metrics."""
 _WHOLE = 3
 """Number of parties that mask a whole vector; the others' are empty, since all would do the same work."""
@@ -50,15 +51,23 @@ def measure(parties: int, entries: int) -> Cost:
     sizes = (NUMBERS, entries) if coarse else (NUMBERS + entries, 0)
     token, found = secrets.token_bytes(TOKEN), plan(parties, COLLUDING, VANISHING, FAILURE)
     device, server, extra = _Clock(), _Clock(), 0
-    members = {number: Party(token) for number in range(parties)}
-    public = {number: device.run(party.public) for number, party in members.items()}
+    members, entry, public = {number: Party(token) for number in range(parties)}, Entry(token), dict[int, bytes]()
+    for number, party in members.items():
+        invitation = entry.invitation(number)
+        said = device.run(party.enter, invitation)
+        public[number] = server.run(entry.admit, number, said)
+        extra += len(invitation) + len(said)
     tally = Tally(token, found, public)
     told = server.run(tally.introductions)
     for number, message in told.items():
         shares = device.run(members[number].share, message)
         server.run(tally.take_shares, number, shares)
-        extra += len(public[number]) + len(message) + len(shares)
-    forwarded = server.run(tally.forwarded)
+        extra += len(message) + len(shares)
+    for number, message in server.run(tally.forwarded).items():
+        complaints = device.run(members[number].open, message)
+        server.run(tally.take_complaints, number, complaints)
+        extra += len(message) + len(complaints)
+    forwarded = server.run(tally.members)
     vanished, masking = {*range(parties // 20)}, _Clock()
     for number, message in forwarded.items():
         extra += len(message)

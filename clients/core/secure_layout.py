@@ -1,8 +1,9 @@
 """What a secure sum adds up: arrays, numbers of examples and metrics as one vector, the same on both sides.
 
-Besides the arrays a vector has the numbers 1 (so that the server can check the sum), the client's weight, its number of
-examples, and for each metric m four numbers: whether the client reports it, m, m², and m times its number of examples.
-Means over clients and over examples, and standard deviations, follow from their sums.
+Besides the arrays a vector has the number 1 in the clear (who sends another has not kept to the protocol), the number 1
+(so that the server can check the sum), the client's weight, its number of examples, and for each metric m four numbers:
+whether the client reports it, m, m², and m times its number of examples. Means over clients and over examples, and
+standard deviations, follow from their sums.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ METRIC_BOUND = 2.0**14
 """Metrics beyond ± this number count as it."""
 _ROOM = 12
 """Standard deviations of noise for which a sum has room; an entry exceeds them with probability 4·10⁻³³."""
+_BEFORE = 4
+"""Numbers before those of the metrics."""
 _AXES, _LONGEST, _NAMES = 32, 1 << 40, 10_000
 
 
@@ -110,7 +113,7 @@ class Scale:
 
     def sizes(self, layout: Layout) -> tuple[int, int]:
         """Return the numbers of 64-bit and 32-bit integers of a vector."""
-        wide = 3 + 4 * len(layout.metrics)
+        wide = _BEFORE + 4 * len(layout.metrics)
         return (wide, layout.entries) if self.coarse else (wide + layout.entries, 0)
 
     def encode(
@@ -128,7 +131,7 @@ class Scale:
         Raises:
             RangeError: if a number is larger than was agreed, or is NaN.
         """
-        numbers = [1.0, weight, examples]
+        numbers = [1.0, 1.0, weight, examples]
         for name in layout.metrics:
             known = math.isfinite(metrics[name])
             value = min(max(metrics[name], -METRIC_BOUND), METRIC_BOUND) if known else 0.0
@@ -150,7 +153,7 @@ class Scale:
         """Return the sums that an unmasked vector stands for."""
         entries = 0 if self.coarse else layout.entries
         values = signed(total.wide) * self._units(layout, entries)
-        split = 3 + 4 * len(layout.metrics)
+        split = _BEFORE + 4 * len(layout.metrics)
         numbers, flat = values[:split].tolist(), values[split:]
         if self.coarse:
             flat = signed(total.narrow) * self.unit()
@@ -159,8 +162,12 @@ class Scale:
             size = math.prod(shape)
             arrays[name] = flat[start : start + size].reshape(shape)
             start += size
-        four = [tuple(numbers[i : i + 4]) for i in range(3, split, 4)]
-        return Sums(arrays, numbers[0], numbers[1], numbers[2], dict(zip(layout.metrics, four, strict=True)))
+        four = [tuple(numbers[i : i + 4]) for i in range(_BEFORE, split, 4)]
+        return Sums(arrays, numbers[1], numbers[2], numbers[3], dict(zip(layout.metrics, four, strict=True)))
+
+    def one(self) -> int:
+        """Return the integer that stands for the number 1 with which each vector begins."""
+        return int(to_wide(np.ones(1), np.ones(1), np.array([fine_unit(self.parties)]))[0])
 
     def unit(self) -> float:
         """Return the unit of 32-bit integers: no update, and hardly any noise, makes their sum overflow."""
@@ -173,7 +180,7 @@ class Scale:
         weight = parties if self.uniform else examples
         of_arrays = weight * self.norm if self.norm else parties * self.range
         of_metric = [parties, parties * METRIC_BOUND, parties * METRIC_BOUND**2, examples * METRIC_BOUND]
-        return of_arrays, np.array([parties, weight, examples, *(of_metric * len(layout.metrics))])
+        return of_arrays, np.array([parties, parties, weight, examples, *(of_metric * len(layout.metrics))])
 
     def _units(self, layout: Layout, entries: int) -> NDArray[np.float64]:
         """Return the unit of each 64-bit integer of a vector with ``entries`` of arrays among them."""

@@ -1,8 +1,8 @@
 """The messages of secure aggregation, packed and unpacked by the same classes on both sides.
 
-Three of the four stages are messages of their own (:class:`Stage`); the third goes with the request to carry out a
-phase, whose reply is then masked (:class:`Terms`). What parties tell each other, the server passes on as bytes
-(:mod:`florilegium.privacy.secure_sum.party`).
+The stages are messages of their own (:class:`Stage`), but for ``mask``, which goes with the request to carry out a
+phase, whose reply is then masked (:class:`Terms`); ``again`` takes its place where a sum is repeated. What parties tell
+each other, the server passes on as bytes (:mod:`florilegium.privacy.secure_sum.party`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from florilegium.common.errors import RunError
 
 STAGE = "query.secure"
 """Type of the messages of stages that are messages of their own."""
-STAGES = ("keys", "shares", "reveal")
+STAGES = ("keys", "shares", "open", "again", "reveal")
 RECORD = "secure"
 """Name of the record that belongs to secure aggregation."""
 
@@ -98,7 +98,7 @@ class Terms:
         norm: bound of the norm of an update; 0 if clients return no updates.
         coarse: whether updates are sent as 32-bit integers.
         noise: standard deviation of the noise that each client adds to its update.
-        messages: the sealed shares for each client of the request, by client.
+        messages: whom each client of the request has masks in common with, by client.
     """
 
     token: bytes

@@ -1,13 +1,15 @@
 """Secure sums, client side: the clients of a node keep their secrets between messages, and mask what they return.
 
 A client's secrets are a file in its own folder, since messages may reach different processes. It is removed before the
-reply that uses it up is sent, so that no message, sent twice, makes a client tell more than it may.
+reply that uses it up is sent, so that no message, sent twice, makes a client tell more than it may. A device also keeps
+the vector that it has masked, until the next one: where another party has lied, the sum is repeated with new masks.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +27,12 @@ from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, NOISE, Reply, Re
 from florilegium.clients.layers.layer import Layer, Place
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
-from florilegium.privacy.secure_sum.masks import Vector
+from florilegium.privacy.secure_sum.masks import NARROW, WIDE, Vector
 from florilegium.privacy.secure_sum.party import TOKEN, Party
 
-SECRETS = "secure-sum.json"
-"""File in a client's folder with its secrets of the present exchange."""
+SECRETS, VECTOR = "secure-sum.json", "secure-vector"
+"""Files in a client's folder: its secrets of the present exchange, and a device's last vector without masks."""
+_SIZES = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,38 @@ class Secrets:
 
     def store(self, party: Party) -> None:
         """Write the party's state to the file, which only the owner can read."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.unlink(missing_ok=True)
-        # Not flushed to disk: secrets that a power cut destroys only make the exchange fail.
-        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(party.dump())
+        _write(self.path, party.dump().encode("ascii"))
+
+    def keep(self, token: bytes, vector: Vector) -> None:
+        """Keep a vector without masks, which was masked in exchange ``token``."""
+        _write(self.path.with_name(VECTOR), token, _SIZES.pack(*vector.sizes), vector.wide.data, vector.narrow.data)
+
+    def kept(self, token: bytes) -> Vector:
+        """Return the vector of exchange ``token``; its file is gone, so that none is masked a third time.
+
+        Raises:
+            RunError: if there is none.
+        """
+        file = self.path.with_name(VECTOR)
+        data = file.read_bytes() if file.exists() else b""
+        if len(data) < TOKEN + _SIZES.size or data[:TOKEN] != token:
+            raise RunError("the client has no vector of this exchange")
+        file.unlink()
+        (wide, narrow), start = _SIZES.unpack_from(data, TOKEN), TOKEN + _SIZES.size
+        return Vector(
+            np.frombuffer(data, WIDE, wide, start).copy(),
+            np.frombuffer(data, NARROW, narrow, start + wide * WIDE.itemsize).copy(),
+        )
+
+
+def _write(path: Path, *parts: bytes | memoryview) -> None:
+    """Write a file that only its owner can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    # Not flushed to disk: what a power cut destroys only makes the exchange fail.
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        for part in parts:
+            file.write(part)
 
 
 def carry_out(stage: Stage, folder: Callable[[str, str, str], Path], said: Callable[[Exception], str]) -> StageReply:
@@ -82,16 +112,24 @@ def carry_out(stage: Stage, folder: Callable[[str, str, str], Path], said: Calla
 
 def _step(stage: Stage, secrets: Secrets, told: bytes) -> bytes:
     if stage.stage == "keys":
-        if len(stage.token) != TOKEN or told:
-            raise RunError(f"an exchange is named by {TOKEN} bytes, and keys are asked for without more")
+        if len(stage.token) != TOKEN:
+            raise RunError(f"an exchange is named by {TOKEN} bytes")
         party = Party(stage.token)
-        reply = party.public()
+        reply = party.enter(told)
     else:
         party = secrets.take(stage.token)
-        reply = party.share(told) if stage.stage == "shares" else party.reveal(told)
+        steps = {"shares": party.share, "open": party.open, "reveal": party.reveal}
+        reply = _again(party, secrets, told) if stage.stage == "again" else steps[stage.stage](told)
     if stage.stage != "reveal":
         secrets.store(party)
     return reply
+
+
+def _again(party: Party, secrets: Secrets, told: bytes) -> bytes:
+    """Return the vector of an earlier exchange with the masks of this one; ``told``: that one's token, and members."""
+    vector = secrets.kept(told[:TOKEN])
+    party.mask(vector, told[TOKEN:])
+    return vector.wide.tobytes() + vector.narrow.tobytes()
 
 
 class MaskedSum:
@@ -108,6 +146,7 @@ class MaskedSum:
         settings = place.settings
         self._settings, self._request, self._terms = settings, request, terms
         self._folder, self._optional = partial(place.folder, request), place.reportable
+        self._deployed = place.deployed
         updates = request.reduce == "delta"
         self._sent: Arrays = request.arrays if updates else {}
         uniform = settings.weighting == "uniform"
@@ -144,6 +183,8 @@ class MaskedSum:
             raise RunError("it returns arrays or metrics of other names or shapes than others do")
         most = self._terms.examples[client_id]
         vector = self._scale.encode(layout, arrays, weight, float(answer.num_examples), metrics, most)
+        if self._deployed:
+            secrets.keep(self._terms.token, vector)
         party.mask(vector, self._terms.messages[client_id])
         secrets.store(party)
         if self._layout is None:

@@ -1,10 +1,11 @@
-"""Keys of the parties: pairs for key agreement (X25519), what two parties derive from them, and sealed messages."""
+"""Keys of the parties: for key agreement (X25519) and what follows from it, signatures (Ed25519), sealed messages."""
 
 from __future__ import annotations
 
 import secrets
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256, Hash
@@ -12,6 +13,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY = 32
 """Length of every key and seed in bytes."""
+SIGNATURE = 64
+"""Length of a signature in bytes."""
 _NONCE = 12
 SEALED = _NONCE + 16
 """Bytes by which sealing makes a message longer."""
@@ -39,6 +42,25 @@ def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
     """
     common = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     return HKDF(SHA256(), KEY, None, b"florilegium secure sum" + purpose).derive(common)
+
+
+def verification_key(private: bytes) -> bytes:
+    """Return the public key with which signatures of a private key are verified."""
+    return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def sign(private: bytes, message: bytes) -> bytes:
+    """Return the signature of ``message``."""
+    return Ed25519PrivateKey.from_private_bytes(private).sign(message)
+
+
+def is_signed(public: bytes, message: bytes, signature: bytes) -> bool:
+    """Return whether the owner of ``public`` has signed ``message``."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def seal(key: bytes, message: bytes, context: bytes) -> bytes:

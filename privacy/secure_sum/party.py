@@ -1,6 +1,6 @@
 """A party of a secure sum, a device: keys, shares, its masked vector, and the shares that it reveals of others.
 
-The four stages follow each other strictly: a party sends one masked vector for its keys, and reveals shares once. It
+The stages follow each other strictly: a party sends one masked vector for its keys, and reveals shares once. It
 never reveals both secrets of another party: its seed, without which the sum keeps its own mask, and its mask key, which
 takes away the masks that it has in common with others.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from florilegium.privacy.secure_sum import keys, shamir
@@ -17,9 +17,12 @@ from florilegium.privacy.secure_sum.masks import Vector
 
 TOKEN = 16
 """Length in bytes of what names an exchange, and keeps messages of different exchanges apart."""
-PUBLIC = 2 * keys.KEY
-"""Length of a party's two public keys: for sealing shares, and for masks."""
+PUBLIC = 3 * keys.KEY
+"""Length of a party's public keys: for sealing shares, for masks, and to verify its signatures."""
+ENTRY = PUBLIC + keys.KEY + keys.SIGNATURE
+"""Length of a party's first message: its public keys, and what shows that it holds them."""
 _HEADER, _NUMBER, _CHOICE = struct.Struct("<III"), struct.Struct("<I"), struct.Struct("<IB")
+_COMPLAINT = b"florilegium complaint: its share cannot be opened"
 _SHARES = 2 * shamir.SHARE
 SEALED = _SHARES + keys.SEALED
 """Length of two sealed shares."""
@@ -40,9 +43,10 @@ class Party:
         index: the party's number, from 0 on.
         stage: the stage that it has finished.
         threshold: t, how many shares give a secret.
-        seal_key, mask_key, seed: its secrets, "" in hexadecimal once they are not needed any more.
+        seal_key, mask_key, sign_key, seed: its secrets, "" in hexadecimal once they are not needed any more.
         peers: the public keys of its neighbours, by their numbers.
-        shares: the shares of its neighbours' seeds and mask keys.
+        shares: the shares of its neighbours' seeds and mask keys, those that it could open.
+        senders: the neighbours that have sent shares.
     """
 
     token: bytes
@@ -51,13 +55,32 @@ class Party:
     threshold: int = 0
     seal_key: bytes = field(default_factory=keys.new_key)
     mask_key: bytes = field(default_factory=keys.new_key)
+    sign_key: bytes = field(default_factory=keys.new_key)
     seed: bytes = field(default_factory=keys.new_key)
     peers: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, bytes] = field(default_factory=dict)
+    senders: list[int] = field(default_factory=list)
 
     def public(self) -> bytes:
         """Return the public keys, which the server passes to the neighbours."""
-        return keys.public_key(self.seal_key) + keys.public_key(self.mask_key)
+        return keys.public_key(self.seal_key) + keys.public_key(self.mask_key) + keys.verification_key(self.sign_key)
+
+    def enter(self, message: bytes) -> bytes:
+        """Return the public keys, and what shows the server that the party holds them.
+
+        Args:
+            message: as :func:`invitation` makes it.
+
+        Raises:
+            ProtocolError: if it is malformed, or the server's key is of low order.
+        """
+        self._expect("keys")
+        if len(message) != _NUMBER.size + keys.KEY:
+            raise ProtocolError(f"an invitation has {_NUMBER.size + keys.KEY} bytes, not {len(message)}")
+        (self.index,), server = _NUMBER.unpack_from(message), message[_NUMBER.size :]
+        secrets = [_agreed(key, server, b" possession" + self.token) for key in (self.seal_key, self.mask_key)]
+        shown = possession(secrets, self.index, self.token)
+        return self.public() + shown + keys.sign(self.sign_key, shown)
 
     def share(self, message: bytes) -> bytes:
         """Read the neighbours' public keys; return a commitment to the seed, and sealed shares for each neighbour.
@@ -73,7 +96,10 @@ class Party:
         entries = _entries(message[_HEADER.size :], PUBLIC, count)
         if self.index in entries or not len(entries) < 2 * self.threshold <= 2 * len(entries):
             raise ProtocolError(f"{len(entries)} neighbours and threshold {self.threshold} protect nothing")
-        if len({*entries.values(), self.public()}) <= len(entries):
+        every = [
+            own[i : i + keys.KEY] for own in (*entries.values(), self.public()) for i in range(0, PUBLIC, keys.KEY)
+        ]
+        if len({*every}) < len(every):
             raise ProtocolError("two parties have the same keys")
         self.peers, self.stage = entries, "shares"
         places = [peer + 1 for peer in entries]
@@ -84,11 +110,10 @@ class Party:
         ]
         return keys.commitment(self.seed, self._context(self.index)) + b"".join(sealed)
 
-    def mask(self, vector: Vector, message: bytes) -> None:
-        """Read the neighbours' sealed shares; add the party's masks to ``vector``, and forget its secrets.
+    def open(self, message: bytes) -> bytes:
+        """Read the neighbours' sealed shares; return a signed complaint about each neighbour whose cannot be opened.
 
         Args:
-            vector: the party's contribution to the sum; changed in place.
             message: the shares that :meth:`share` of the neighbours made for this party, each with its sender's number.
 
         Raises:
@@ -98,15 +123,38 @@ class Party:
         received = _entries(message, SEALED)
         if not received.keys() <= self.peers.keys() or len(received) < self.threshold:
             raise ProtocolError(f"shares came from {len(received)} parties, at least {self.threshold} are needed")
+        complaints = b""
         for peer, sealed in received.items():
             try:
                 self.shares[peer] = keys.unseal(self._sealing(peer), sealed, self._context(peer, self.index))
-            except ValueError as error:
-                raise ProtocolError(str(error)) from error
+            except ValueError:
+                complaints += number(peer) + keys.sign(self.sign_key, complaint(self.token, self.index, peer))
+        self.senders, self.stage, self.seal_key, self.sign_key = [*received], "open", b"", b""
+        return complaints
+
+    def mask(self, vector: Vector, message: bytes) -> None:
+        """Add the party's masks to ``vector``, all but its first wide entry, and forget the party's secrets.
+
+        Args:
+            vector: the party's contribution to the sum, which begins with a number that is no secret; changed in place.
+            message: the neighbours with which it has masks in common, as :func:`members` makes it.
+
+        Raises:
+            ProtocolError: if it is malformed, or fewer neighbours than the threshold are left.
+        """
+        self._expect("open")
+        peers = [_NUMBER.unpack_from(message, start)[0] for start in range(0, len(message) - 3, _NUMBER.size)]
+        if len(message) % _NUMBER.size or not {*peers} <= {*self.senders} or len({*peers}) < len(peers):
+            raise ProtocolError("masks are to be in common with others than the neighbours that have sent shares")
+        if len(peers) < self.threshold:
+            raise ProtocolError(f"{len(peers)} neighbours are left, at least {self.threshold} are needed")
+        clear = vector.wide[:1].copy()
         vector.add_mask(self.seed, 1)
-        for peer in received:
-            vector.add_mask(mask_seed(self.mask_key, self.peers[peer][keys.KEY :], self.token), sign(self.index, peer))
-        self.stage, self.seal_key, self.mask_key, self.seed = "mask", b"", b"", b""
+        for peer in peers:
+            vector.add_mask(mask_seed(self.mask_key, self.peers[peer], self.token), sign(self.index, peer))
+        vector.wide[:1] = clear
+        self.shares = {peer: share for peer, share in self.shares.items() if peer in peers}
+        self.stage, self.mask_key, self.seed = "mask", b"", b""
 
     def reveal(self, message: bytes) -> bytes:
         """Return the shares that the server asks for, in its order; the party has none left afterwards.
@@ -143,7 +191,7 @@ class Party:
     def load(text: str) -> Party:
         """Return the party whose state :meth:`dump` returned."""
         state = json.loads(text)
-        for name in ("token", "seal_key", "mask_key", "seed"):
+        for name in ("token", "seal_key", "mask_key", "sign_key", "seed"):
             state[name] = bytes.fromhex(state[name])
         for name in ("peers", "shares"):
             state[name] = {int(peer): bytes.fromhex(value) for peer, value in state[name].items()}
@@ -159,6 +207,35 @@ class Party:
 
     def _context(self, *numbers: int) -> bytes:
         return self.token + b"".join(map(number, numbers))
+
+
+def invitation(party: int, server: bytes) -> bytes:
+    """Return the message that asks a party for its keys, with its number and the server's public key."""
+    return number(party) + server
+
+
+def possession(secrets: Sequence[bytes], party: int, token: bytes) -> bytes:
+    """Return what shows that a party holds its keys: a hash of what these and the server's key have in common."""
+    return keys.commitment(b"".join(secrets), token + number(party))
+
+
+def complaint(token: bytes, party: int, peer: int) -> bytes:
+    """Return what ``party`` signs if it cannot open the shares of ``peer``."""
+    return _COMPLAINT + token + number(party) + number(peer)
+
+
+def complaints(message: bytes) -> dict[int, bytes]:
+    """Return the signatures of a party's complaints, by the neighbours that they are about.
+
+    Raises:
+        ProtocolError: if they are malformed.
+    """
+    return _entries(message, keys.SIGNATURE)
+
+
+def members(peers: Iterable[int]) -> bytes:
+    """Return the message that tells a party with which neighbours it has masks in common."""
+    return b"".join(map(number, peers))
 
 
 def introduction(index: int, threshold: int, neighbours: Mapping[int, bytes]) -> bytes:
@@ -201,8 +278,24 @@ def passed_on(sealed: Mapping[int, bytes]) -> bytes:
 
 
 def mask_seed(private: bytes, public: bytes, token: bytes) -> bytes:
-    """Return the seed of the mask that two parties have in common: ``private`` of one, ``public`` of the other."""
-    return _agreed(private, public, b" mask" + token)
+    """Return the seed of the mask that two parties have in common.
+
+    Args:
+        private: the private key for masks of one.
+        public: all public keys of the other.
+        token: names the exchange.
+    """
+    return _agreed(private, mask_key_of(public), b" mask" + token)
+
+
+def verification_key_of(public: bytes) -> bytes:
+    """Return the key among a party's public keys with which its signatures are verified."""
+    return public[2 * keys.KEY :]
+
+
+def mask_key_of(public: bytes) -> bytes:
+    """Return the key for masks among a party's public keys."""
+    return public[keys.KEY : 2 * keys.KEY]
 
 
 def number(party: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -17,6 +18,8 @@ from florilegium.strategies.exchange.requests import Exchange
 from florilegium.strategies.layers.layer import Layer, MakesMessages, Running
 from florilegium.strategies.layers.secure_exchange import SecureExchange, Task
 from florilegium.strategies.layers.secure_record import SecureRecord, check_sizes
+
+log = logging.getLogger("flwr")
 
 MORE_THAN_SUMS = {
     "sum": "",
@@ -41,6 +44,7 @@ class Secure(Layer):
     def __init__(self, running: Running) -> None:
         self._running = running
         self._record = SecureRecord()
+        self._named: dict[str, str] = {}  # why clients are left out for the rest of the run
 
     @classmethod
     def opened(cls, running: Running) -> Self | None:
@@ -65,7 +69,11 @@ class Secure(Layer):
         if expected.stacked or exchange.scatter:
             raise RunError(f"phase '{exchange.phase}' needs single clients' replies, which secure-aggregation hides")
         asked = {client for clients in exchange.nodes.values() for client in clients}
-        members = {client: running.clients[client] for client in exchange.cohort if client in asked}
+        members = {
+            client: running.clients[client]
+            for client in exchange.cohort
+            if client in asked and client not in self._named
+        }
         task = Task(
             [*members], exchange.nodes, running.run.name, running.identity,
             {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
@@ -76,16 +84,22 @@ class Secure(Layer):
         secure = SecureExchange(running.settings, grid, task, deployed=running.clients.deployed)
         outcome = secure.carry_out()
         self._record.note(secure)
+        left_out = {client: self._named[client] for client in exchange.cohort if client in self._named}
+        outcome.failures |= left_out
+        for client, why in secure.named.items():
+            log.warning("client %s takes no part in secure sums any more: %s", client, why)
+            self._named[client] = f"left out since round {exchange.number}: {why}"
         return outcome
 
     def facts(self) -> dict[str, Any]:
         """Return the record of secure sums, for checkpoints."""
-        return {"secure": self._record.facts()}
+        return {"secure": self._record.facts(), "secure_named": self._named}
 
     def take_back(self, facts: Mapping[str, Any]) -> None:
         """Restore the record."""
         self._record.take_back(facts.get("secure", {}))
+        self._named = dict(facts.get("secure_named", {}))
 
     def report(self) -> dict[str, Any]:
         """Return the block ``secure_aggregation``."""
-        return self._record.report(self._running.settings)
+        return self._record.report(self._running.settings, self._named)

@@ -1,7 +1,9 @@
-"""One exchange of which the server learns sums alone: the four stages of SecAgg+ with the nodes of a run.
+"""One exchange of which the server learns sums alone: the stages of SecAgg+ with the nodes of a run.
 
-``keys``, ``shares`` and ``reveal`` are short messages; between the last two, clients carry out the phase and return
-masked vectors. What a client and the server compute in each stage is in :mod:`florilegium.privacy.secure_sum`.
+``keys``, ``shares``, ``open`` and ``reveal`` are short messages; between the last two, clients carry out the phase and
+return masked vectors. Where some have lied, the sum is repeated once without them. Clients that have their vectors
+already then mask these again (``again``), rather than carry out the phase twice. What a client and the server compute
+in each stage is in :mod:`florilegium.privacy.secure_sum`.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays, num_bytes
+from florilegium.privacy.secure_sum.entry import Entry, shared_keys
 from florilegium.privacy.secure_sum.masks import NARROW, WIDE, Vector
-from florilegium.privacy.secure_sum.party import PUBLIC, TOKEN, ProtocolError
+from florilegium.privacy.secure_sum.party import TOKEN, ProtocolError
 from florilegium.privacy.secure_sum.plan import ImpossibleError, Plan, plan
 from florilegium.privacy.secure_sum.ring import coarse_error
 from florilegium.privacy.secure_sum.tally import Tally, TooFewError
@@ -81,10 +84,20 @@ def plan_for(settings: ServerSettings, parties: int) -> Plan:
     return plan(parties, settings.secure_colluding, settings.secure_vanishing, settings.secure_failure)
 
 
-def _check_public(party: int, keys: bytes) -> None:
-    """Raise :class:`ProtocolError` unless a party's public keys are as long as such keys are."""
-    if len(keys) != PUBLIC:
-        raise ProtocolError(f"its public keys have {len(keys)} bytes, expected {PUBLIC}")
+@dataclass(frozen=True)
+class Sent:
+    """Masked vectors that have arrived in an exchange.
+
+    Attributes:
+        token: names the exchange.
+        summed: whose vectors are in the sum.
+        layout, scale: what their integers stand for.
+    """
+
+    token: bytes
+    summed: list[int]
+    layout: Layout
+    scale: Scale
 
 
 def credible(name: str, four: tuple[float, float, float, float], sums: Sums, reports: Reports) -> bool:
@@ -115,6 +128,12 @@ def credible(name: str, four: tuple[float, float, float, float], sums: Sums, rep
     return possible
 
 
+def _check_one(vector: Vector, clients: int, scale: Scale) -> None:
+    """Raise :class:`ProtocolError` unless a sum of masked vectors begins with its number of clients."""
+    if int(vector.wide[0]) != clients * scale.one():
+        raise ProtocolError(f"its vector does not begin with the number of its clients ({clients})")
+
+
 class SecureExchange:
     """Carries out a task.
 
@@ -126,40 +145,78 @@ class SecureExchange:
 
     Attributes:
         plan: the parameters of the sum, once keys have come.
+        exposed: bound of the probability that more than the sum comes out, of all attempts together.
+        named: why clients are left out from now on, since they have not kept to the protocol.
         error: bound of the rounding error of a sum of updates, as a share of the bound of their norms together.
     """
 
     def __init__(self, settings: ServerSettings, grid: Grid, task: Task, *, deployed: bool) -> None:
         self._settings, self._grid, self._task, self._deployed = settings, grid, task, deployed
-        self._token = secrets.token_bytes(TOKEN)
+        self._token = b""
         self._numbers = {client: number for number, client in enumerate(task.cohort)}
         self._failures: dict[str, str] = {}
         self._down = self._up = 0.0
         self._revealed = 0
+        self._sent: Sent | None = None
         self.plan: Plan | None = None
-        self.error = 0.0
+        self.exposed = self.error = 0.0
+        self.named: dict[str, str] = {}
 
     def carry_out(self) -> Outcome:
         """Return the sums of the clients that have come through; without clients if the exchange has failed."""
+        if not self._task.cohort:
+            return Outcome([], {}, {})
         try:
-            return self._carry_out() if self._task.cohort else Outcome([], {}, {})
+            return self._attempt([*self._numbers.values()])
         except (ImpossibleError, TooFewError) as error:
-            log.warning("the secure sum has failed: %s", error)
-            reasons = dict.fromkeys(self._task.cohort, f"the secure sum has failed: {error}")
-            return Outcome([], {}, {}, reasons | self._failures, revealed=self._revealed)
+            if not self.named:
+                return self._failed(error)
+            log.warning("the secure sum has failed: %s. It is repeated without %s", error, ", ".join(self.named))
+        try:
+            kept = self._numbers.values() if self._sent is None else self._sent.summed
+            return self._attempt([party for party in kept if self._task.cohort[party] not in self.named])
+        except (ImpossibleError, TooFewError) as error:
+            return self._failed(error)
 
-    def _carry_out(self) -> Outcome:
-        public = self._stage("keys", dict.fromkeys(self._numbers.values(), b""), _check_public)
+    def _failed(self, error: Exception) -> Outcome:
+        log.warning("the secure sum has failed: %s", error)
+        without = f", without {', '.join(self.named)}, which did not keep to the protocol" if self.named else ""
+        reasons = dict.fromkeys(self._task.cohort, f"the secure sum has failed{without}: {error}")
+        return Outcome([], {}, {}, reasons | self._failures, revealed=self._revealed)
+
+    def _attempt(self, parties: Sequence[int]) -> Outcome:
+        """Carry out all stages with these parties; those that have sent their vectors already mask them again.
+
+        Raises:
+            ImpossibleError, TooFewError: if there is no sum.
+        """
+        self._token, sent = secrets.token_bytes(TOKEN), self._sent
+        entry, public = Entry(self._token), dict[int, bytes]()
+        self._stage(
+            "keys", {party: entry.invitation(party) for party in parties},
+            lambda party, message: public.update({party: entry.admit(party, message)}),
+        )  # fmt: skip
+        self._name(dict.fromkeys(sorted(shared_keys(public)), "it has the same public key as another"))
+        public = {party: own for party, own in public.items() if self._task.cohort[party] not in self.named}
         self._check_enough(len(public))
         self.plan = plan_for(self._settings, len(public))
+        self.exposed += self.plan.exposed
         tally = Tally(self._token, self.plan, public)
         self._stage("shares", tally.introductions(), tally.take_shares)
-        summed, layout, scale, total = self._masked(tally.forwarded())
-        self._check_enough(len(summed))
-        self._stage("reveal", tally.questions({*summed}), tally.take_revealed)
-        self._revealed = len(summed)  # from here on the sum is known, whether or not it is used
-        tally.unmask(total)
-        sums = scale.decode(layout, total)
+        self._stage("open", tally.forwarded(), tally.take_complaints)
+        try:
+            members = tally.members()
+            self._name(tally.named)
+            total = self._masked(members) if sent is None else self._masked_again(sent, members, parties)
+            assert self._sent is not None
+            summed, scale = self._sent.summed, self._sent.scale
+            self._check_enough(len(summed))
+            self._stage("reveal", tally.questions({*summed}), tally.take_revealed)
+            self._revealed = len(summed)  # from here on the sum is known, whether or not it is used
+            tally.unmask(total)
+        finally:
+            self._name(tally.named)
+        sums = scale.decode(self._sent.layout, total)
         self._check(sums, len(summed), scale)
         s, clients = self._settings, [self._task.cohort[party] for party in sorted(summed)]
         metrics = {name: four for name, four in sums.metrics.items() if credible(name, four, sums, self._task.reports)}
@@ -169,15 +226,21 @@ class SecureExchange:
         failures = {client: why for client, why in self._failures.items() if client not in clients}
         return Outcome(clients, dict(sums.arrays), {}, failures, totals=totals)
 
-    def _stage(self, stage: str, messages: Mapping[int, bytes], take: Callable[[int, bytes], None]) -> dict[int, bytes]:
-        """Have parties carry out a stage that is a message of its own; return what those that succeeded say.
+    def _name(self, parties: Mapping[int, str]) -> None:
+        """Note that parties have not kept to the protocol, and why."""
+        for party, why in parties.items():
+            client = self._task.cohort[party]
+            self.named.setdefault(client, printable(why))
+            self._fail([client], f"{UNUSABLE}: {why}")
+
+    def _stage(self, stage: str, messages: Mapping[int, bytes], take: Callable[[int, bytes], object]) -> None:
+        """Have parties carry out a stage that is a message of its own.
 
         Args:
             stage: name of the stage.
             messages: what each party is told.
-            take: reads what a party says, and raises :class:`ProtocolError` if it is unusable.
+            take: reads what a party says, and raises :class:`ProtocolError` if it is unusable; the party is named then.
         """
-        said: dict[int, bytes] = {}
         task, nodes = self._task, self._nodes(messages)
         requests = [
             Message(
@@ -208,24 +271,21 @@ class SecureExchange:
                 except KeyError:
                     self._fail([client], answer.failures.get(client, f"{UNUSABLE}: it does not mention this client"))
                 except ProtocolError as error:
-                    self._fail([client], f"{UNUSABLE}: {error}")
+                    self._name({self._numbers[client]: str(error)})
                 else:
-                    said[self._numbers[client]] = message
                     self._up += len(message)
-        return said
 
-    def _masked(self, forwarded: Mapping[int, bytes]) -> tuple[list[int], Layout, Scale, Vector]:
-        """Have parties carry out the phase and mask what they return; add it up.
+    def _masked(self, members: Mapping[int, bytes]) -> Vector:
+        """Have parties carry out the phase and mask what they return; return the sum.
 
-        Returns:
-            The parties whose vectors are in the sum, their layout, what its integers stand for, and the sum.
+        Args:
+            members: tells each party whom it has masks in common with.
 
         Raises:
             TooFewError: if nobody has sent a vector.
         """
         task, cohort = self._task, self._task.cohort
-        members = [cohort[party] for party in forwarded]
-        total = sum(task.examples[client] for client in members)
+        total = sum(task.examples[cohort[party]] for party in members)
         sent = sum(array.size for array in task.sent.values())
         error = coarse_error(sent, len(members))
         coarse = bool(task.norm) and error <= PRECISION
@@ -240,11 +300,11 @@ class SecureExchange:
 
         def terms(clients: Sequence[str]) -> Terms:
             examples = {client: float(task.examples[client]) for client in clients}
-            shares = {client: forwarded[self._numbers[client]] for client in clients}
-            return Terms(self._token, len(members), float(total), examples, task.norm, coarse, task.noise, shares)
+            told = {client: members[self._numbers[client]] for client in clients}
+            return Terms(self._token, len(members), float(total), examples, task.norm, coarse, task.noise, told)
 
-        nodes = self._nodes(forwarded)
-        self._down += sum(map(len, forwarded.values())) + len(members) * num_bytes(task.sent)
+        nodes = self._nodes(members)
+        self._down += sum(map(len, members.values())) + len(members) * num_bytes(task.sent)
         replies = deliver(
             self._grid, task.messages(nodes, terms), self._settings.round_timeout, Expected(), deployed=self._deployed
         )
@@ -256,6 +316,9 @@ class SecureExchange:
             try:
                 answer = Reply.unpack(reply.content)
                 parts += self._read(answer, reply, clients, scale)
+            except ProtocolError as error:
+                self._name({self._numbers[client]: str(error) for client in clients})
+                continue
             except Exception as problem:  # a device may send anything
                 self._fail(clients, f"{UNUSABLE}: {problem}")
                 continue
@@ -273,7 +336,38 @@ class SecureExchange:
             result.add(vector)
             summed += [self._numbers[client] for client in done]
             self._up += len(done) * (vector.wide.nbytes + vector.narrow.nbytes)
-        return summed, usual, scale, result
+        self._sent = Sent(self._token, summed, usual, scale)
+        return result
+
+    def _masked_again(self, sent: Sent, members: Mapping[int, bytes], parties: Sequence[int]) -> Vector:
+        """Have parties mask the vectors that they have sent in an exchange before; return the sum.
+
+        Args:
+            sent: these vectors.
+            members: tells each party whom it has masks in common with.
+            parties: those that the sum must be over.
+
+        Raises:
+            TooFewError: if one is lacking: from sums over two sets of parties follows what those in one alone sent.
+        """
+        sizes = sent.scale.sizes(sent.layout)
+        result, summed = Vector.zeros(*sizes), list[int]()
+
+        def take(party: int, message: bytes) -> None:
+            split = sizes[0] * WIDE.itemsize
+            if len(message) != split + sizes[1] * NARROW.itemsize:
+                raise ProtocolError("its vector is not as long as the one before")
+            vector = Vector(np.frombuffer(message[:split], WIDE), np.frombuffer(message[split:], NARROW))
+            _check_one(vector, 1, sent.scale)
+            result.add(vector)
+            summed.append(party)
+
+        if {*members} == {*parties}:
+            self._stage("again", {party: sent.token + told for party, told in members.items()}, take)
+        if {*summed} != {*parties}:
+            raise TooFewError("a party has vanished while the sum was repeated, whose update two sums would give away")
+        self._sent = Sent(self._token, summed, sent.layout, sent.scale)
+        return result
 
     def _read(
         self, answer: Reply, reply: Message, clients: Sequence[str], scale: Scale
@@ -297,6 +391,7 @@ class SecureExchange:
             raise ValueError("its vector is not of integers of 64 and 32 bits")
         if (vector.wide.shape, vector.narrow.shape) != tuple((size,) for size in scale.sizes(layout)):
             raise ValueError("its vector is not as long as its layout says")
+        _check_one(vector, len(answer.clients), scale)
         return [(answer.clients, layout, vector)]
 
     def _check_enough(self, left: int) -> None:

@@ -45,7 +45,7 @@ class SecureRecord:
         if plan is not None:
             noted["parties"] = min(noted.get("parties", plan.parties), plan.parties)
             noted["neighbours"] = max(noted.get("neighbours", 0), plan.degree)
-            noted["exposed"] = noted.get("exposed", 0.0) + plan.exposed
+            noted["exposed"] = noted.get("exposed", 0.0) + exchange.exposed
 
     def facts(self) -> dict[str, Any]:
         """Return the record for checkpoints; JSON values."""
@@ -55,9 +55,14 @@ class SecureRecord:
         """Restore the record that :meth:`facts` returned."""
         self._noted = dict(facts)
 
-    def report(self, settings: ServerSettings) -> dict[str, Any]:
-        """Return the block ``secure_aggregation`` of ``summary.json``; empty without secure sums."""
+    def report(self, settings: ServerSettings, named: Mapping[str, str]) -> dict[str, Any]:
+        """Return the block ``secure_aggregation`` of ``summary.json``; empty without secure sums.
+
+        Args:
+            settings: the run's configuration.
+            named: why clients are left out.
+        """
         if not self._noted:
             return {}
         stated = {"colluding": settings.secure_colluding, "vanishing": settings.secure_vanishing}
-        return {"secure_aggregation": {**stated, **self._noted}}
+        return {"secure_aggregation": {**stated, **self._noted, **({"left_out": {**named}} if named else {})}}

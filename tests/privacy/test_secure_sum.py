@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import hypergeom, kstest
 
-from florilegium.privacy.secure_sum import keys, shamir
+from florilegium.privacy.secure_sum import shamir
+from florilegium.privacy.secure_sum.entry import Entry
 from florilegium.privacy.secure_sum.graph import neighbours
 from florilegium.privacy.secure_sum.masks import Vector
 from florilegium.privacy.secure_sum.party import (
@@ -64,13 +65,21 @@ class Protocol:
         if self.alike:
             self.vectors[self.alike[1]] = self.vectors[self.alike[0]]
         self.devices = {i: Party(token) for i in range(n)}
-        public = {i: party.public() for i, party in self.devices.items() if not self._gone("keys", i)}
+        entry = Entry(token)
+        public = {
+            i: entry.admit(i, party.enter(entry.invitation(i)))
+            for i, party in self.devices.items()
+            if not self._gone("keys", i)
+        }
         self.tally = Tally(token, self.plan, public)
         for i, message in self.tally.introductions().items():
             if not self._gone("shares", i):
                 self.tally.take_shares(i, self.devices[i].share(message))
-        self.masked: dict[int, Vector] = {}
         for i, message in self.tally.forwarded().items():
+            if not self._gone("open", i):
+                self.tally.take_complaints(i, self.devices[i].open(message))
+        self.masked: dict[int, Vector] = {}
+        for i, message in self.tally.members().items():
             if not self._gone("mask", i):
                 self.devices[i] = Party.load(self.devices[i].dump())
                 vector = Vector(self.vectors[i].wide.copy(), self.vectors[i].narrow.copy())
@@ -108,11 +117,12 @@ class Protocol:
             if (seed := self.known(i, SEED)) is not None:
                 rest.add_mask(seed, -1)
             for peer in self.tally.graph[i]:
-                if peer in self.tally._sealed and peer not in wanted:
+                if peer in self.tally._members and peer not in wanted:
                     if (key := self.known(peer, MASK_KEY)) is not None:
-                        rest.add_mask(mask_seed(key, public[i][keys.KEY :], self.token), -sign(i, peer))
+                        rest.add_mask(mask_seed(key, public[i], self.token), -sign(i, peer))
                     elif (key := self.known(i, MASK_KEY)) is not None:
-                        rest.add_mask(mask_seed(key, public[peer][keys.KEY :], self.token), -sign(i, peer))
+                        rest.add_mask(mask_seed(key, public[peer], self.token), -sign(i, peer))
+        rest.wide[:1] = sum(int(self.masked[i].wide[0]) for i in wanted) % 2**64
         return rest
 
 
@@ -260,7 +270,7 @@ def test_unsound_introductions_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(ProtocolError):
             replace(party).share(wrong)
-    weak = introduction(0, 1, {1: bytes(64)})
+    weak = introduction(0, 1, {1: bytes(32) + bytes([1] * 32) + bytes([2] * 32)})
     with pytest.raises(ProtocolError, match="public key"):
         replace(party).share(weak)
 

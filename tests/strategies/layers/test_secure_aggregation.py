@@ -22,15 +22,18 @@ from florilegium.clients.core.secure_layout import METRIC_BOUND, Layout, Scale, 
 from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageReply, Terms
 from florilegium.clients.core.wire import Reply
 from florilegium.clients.layers.secure import SECRETS
+from florilegium.common.declarations import declared
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.privacy.accounting import Release, total
-from florilegium.privacy.secure_sum.party import PUBLIC
+from florilegium.privacy.secure_sum.party import ENTRY
+from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
+from florilegium.strategies.layers.bound import gap
 from florilegium.strategies.layers.secure_exchange import credible
 from tests.fingerprints import own
 from tests.grid import FIRST_NODE
@@ -79,6 +82,8 @@ def _loses(losses: dict[str, set[int]]) -> Callable[[Message], Message | None]:
 def test_results_are_those_of_the_plain_run(method: str, tmp_path: Path) -> None:
     keys = {**SMALL, "num-clients": 9, "model": "mlp", "max-update-norm": 300.0, "secure-vanishing": 0.2}
     keys |= {**own(method), **claiming(method, "secure aggregation"), "participation": 1.0}
+    messages = declared(METHODS[method].strategy_class(), Messages, METHODS[method].hyper()())
+    keys |= {"max-update-norm": 0.0} if messages is not None and gap(messages) else {}
     runs = Runs(tmp_path, keys)
     try:
         secure = runs("secure", **{"secure-aggregation": True})
@@ -186,7 +191,7 @@ def test_a_client_that_fails_or_sends_nonsense_is_left_out(run: Runs, monkeypatc
     assert not [*(secure / "clients" / "4").glob(SECRETS)]
 
 
-@pytest.mark.parametrize("length", [0, PUBLIC - 1, PUBLIC + 1])
+@pytest.mark.parametrize("length", [0, ENTRY - 1, ENTRY + 1])
 def test_public_keys_of_another_length_are_refused_with_a_reason(length: int, run: Runs) -> None:
     def cut(message: Message) -> Message | None:
         if message.metadata.message_type != STAGE or Stage.unpack(message.content).stage != "keys":
@@ -198,8 +203,8 @@ def test_public_keys_of_another_length_are_refused_with_a_reason(length: int, ru
     reasons = {}
     for line in (path / "failures.jsonl").read_text(encoding="utf-8").splitlines():
         failure = json.loads(line)
-        reasons[failure["client"]] = failure["reason"]
-    assert reasons == {"1": f"unusable reply: its public keys have {length} bytes, expected {PUBLIC}"}
+        reasons.setdefault(failure["client"], failure["reason"])
+    assert reasons == {"1": f"unusable reply: its public keys have {length} bytes, expected {ENTRY}"}
 
 
 def _masks_of_its_own(*norms: str) -> Callable[[Message], Message | None]:
@@ -215,9 +220,11 @@ def _masks_of_its_own(*norms: str) -> Callable[[Message], Message | None]:
         if "1" not in clients:
             return None
         arrays: Arrays = {
-            "wide": rng.integers(0, 2**64, 3 + 4 * len(metrics), np.uint64),
+            "wide": rng.integers(0, 2**64, 4 + 4 * len(metrics), np.uint64),
             "narrow": rng.integers(0, 2**32, 650, np.uint32),
         }
+        parties = cast(int, message.content[RECORD]["parties"])  # type: ignore[index]
+        arrays["wide"][0] = Scale(parties, 1.0, uniform=False, norm=0.0, range=1.0, coarse=True).one()
         content = Reply(clients, arrays, {}, {}).pack()
         content[RECORD] = ConfigRecord({"layout": layout})
         return Message(content, reply_to=message)

@@ -1,0 +1,67 @@
+"""How parties enter a secure sum: the server passes on no public key whose owner has not shown that it holds it.
+
+The server sends a key of its own with the invitation. What a party derives from that and its private keys, it cannot
+derive from keys that it has copied from others; and no key gives anything from a public key of low order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from florilegium.privacy.secure_sum import keys
+from florilegium.privacy.secure_sum.party import (
+    ENTRY,
+    PUBLIC,
+    ProtocolError,
+    invitation,
+    possession,
+    verification_key_of,
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The server's part of stage ``keys``.
+
+    Attributes:
+        token: names the exchange.
+    """
+
+    token: bytes
+    _private: bytes = field(default_factory=keys.new_key)
+
+    def invitation(self, party: int) -> bytes:
+        """Return the message that asks a party for its public keys."""
+        return invitation(party, keys.public_key(self._private))
+
+    def admit(self, party: int, message: bytes) -> bytes:
+        """Return the public keys in a party's reply.
+
+        Raises:
+            ProtocolError: if it is malformed, or the party does not hold the private keys.
+        """
+        if len(message) != ENTRY:
+            raise ProtocolError(f"its public keys have {len(message)} bytes, expected {ENTRY}")
+        public, shown, signature = message[:PUBLIC], message[PUBLIC : -keys.SIGNATURE], message[-keys.SIGNATURE :]
+        secrets = [self._agreed(public[i * keys.KEY :][: keys.KEY]) for i in range(2)]
+        signed = keys.is_signed(verification_key_of(public), shown, signature)
+        if shown != possession(secrets, party, self.token) or not signed:
+            raise ProtocolError("it does not hold its public keys")
+        return public
+
+    def _agreed(self, public: bytes) -> bytes:
+        try:
+            return keys.agree(self._private, public, b" possession" + self.token)
+        except ValueError:
+            raise ProtocolError("its public keys are of low order, with which nothing is secret") from None
+
+
+def shared_keys(public: Mapping[int, bytes]) -> set[int]:
+    """Return the parties one of whose public keys is also another's, or stands twice among its own."""
+    each = {
+        party: [own[start : start + keys.KEY] for start in range(0, PUBLIC, keys.KEY)] for party, own in public.items()
+    }
+    times = Counter(key for own in each.values() for key in own)
+    return {party for party, own in each.items() if any(times[key] > 1 for key in own)}
