@@ -1,6 +1,7 @@
 """Load a real device's own data, which ``data-path`` names: parquet, CSV, images in folders, or a Python function.
 
     data-path = "/data/site-a"         train.parquet or train.csv, optionally test.…; or train/<class>/*.png
+    data-path = "/data/all.csv"        a single file: .csv, .data, .txt (with commas), or .parquet
     data-path = "site_a.export:rows"   a function in an importable module, which yields arrays
 
 The data are checked and converted to network inputs when loaded, on the device.
@@ -25,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-import pyarrow.csv
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,25 +34,31 @@ from florilegium.common.errors import DataError
 from florilegium.common.places import read_utf8
 from florilegium.partitions.clientdata import CPU, ClientData, Examples, standardised, to_inputs
 from florilegium.partitions.held_out import HELD_BACK
-from florilegium.partitions.sources.columns import MISSING
+from florilegium.partitions.sources.columns import meant
 from florilegium.partitions.sources.decode import decode, decode_inputs, without_gaps
+from florilegium.partitions.sources.folders import numbers_in, present
 from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures
 from florilegium.partitions.sources.rows import laid_out
-from florilegium.partitions.sources.table_files import read_parquet, refuse_twins
+from florilegium.partitions.sources.table_files import first_line, read_parquet, read_texts, refuse_twins
 from florilegium.partitions.sources.targets import labels_of, numbers_to_predict, positions_of
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import PARTS, DatasetSpec
+from florilegium.tasks.measured import Measured
 from florilegium.tasks.task import CLASSES
 
 log = logging.getLogger("flwr")
 
+TEXTS = (".csv", ".data", ".txt")
+"""What names of files with values separated by commas end in."""
 HOOK = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """Pattern of a reference to a function, ``module:function``."""
 
 
 class DeviceSchema(BaseModel):
     """A device's own names for the dataset's columns and classes, from the file that its key ``schema`` names.
+
+        names = ["photo", "age"]   # columns of a CSV file without a line of names
 
         [columns]               # dataset's name = device's name
         image = "photo"
@@ -61,12 +67,14 @@ class DeviceSchema(BaseModel):
         hound = 5
 
     Attributes:
+        names: the device's names of the columns, in the order of a CSV file that has no line of names.
         columns: the device's column for each column of the dataset that has another name on the device.
         classes: the dataset's label for each label that differs on the device.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    names: tuple[str, ...] = ()
     columns: dict[str, str] = Field(default_factory=dict)
     classes: dict[str, int | str] = Field(default_factory=dict)
 
@@ -146,29 +154,47 @@ class _Reader:
         return Examples(to_inputs(self.spec, split.x, self.words), targets, weights=weights)
 
     def csv(self, path: Path, part: str) -> Examples:
-        """Return the examples of a CSV file with a header line."""
-        kinds = {self.schema.columns.get(c, c): kind for c, kind in self._types(path).items()}
-        try:
-            options = pyarrow.csv.ConvertOptions(column_types=kinds, null_values=["", *MISSING])
-            table = pyarrow.csv.read_csv(path, convert_options=options)
-        except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"{path} is not a readable CSV file of '{self.spec.name}': {error}") from error
+        """Return the examples of a CSV file, with a line of names unless the device's schema has names."""
+        spec = self.spec
+        if spec.kind in ("image", "numbers", "tokens") or (spec.table is not None and spec.table.vectors):
+            raise DataError(f"{path}: rows of '{spec.name}' do not fit into a CSV file; give parquet")
+        ours = [spec.x] if spec.table is None else [*spec.table.columns]
+        wanted = {self.schema.columns.get(column, column) for column in ours}
+        if not self.schema.names and wanted.isdisjoint(found := first_line(path)):
+            raise DataError(
+                f"{path} has none of the columns {', '.join(sorted(wanted))} in its first line, which is "
+                f"{', '.join(found)}. If it has no line of names, write names = [...] into the device's own schema "
+                "file, which its key schema names"
+            )
+        table = read_texts(path, self._layouts)
         if part == "train" and table.num_rows == 0:
             raise DataError(f"{path} has no rows")
-        return self.table(table, str(path), part)
+        return self.table(self._numbers(table, path), str(path), part)
 
-    def _types(self, path: Path) -> dict[str, pyarrow.DataType]:
-        """Return the type of each column of a CSV file; types are not inferred, since a category may look numeric."""
-        spec = self.spec
-        vectors = spec.table is not None and spec.table.vectors
-        numbers = dict.fromkeys(spec.targets.columns if spec.targets.numbers else (), pyarrow.float64())
-        if spec.kind in ("image", "numbers", "tokens") or vectors:
-            raise DataError(f"{path}: rows of '{spec.name}' do not fit into a CSV file; give parquet")
-        if spec.table is None:
-            return dict.fromkeys((spec.x, spec.y), pyarrow.string()) | numbers
-        types = dict.fromkeys(spec.table.numbers, pyarrow.float64())
-        types |= dict.fromkeys((*spec.table.categories, *spec.table.dates, spec.y), pyarrow.string())
-        return types | numbers | ({spec.weight: pyarrow.float64()} if spec.weight else {})
+    @property
+    def _layouts(self) -> list[tuple[str, ...]]:
+        """The columns of a CSV file without a line of names; rows to predict may lack the targets."""
+        if not self.schema.names:
+            return []
+        targets = {self.schema.columns.get(column, column) for column in self.spec.targets.columns}
+        inputs = tuple(name for name in self.schema.names if name not in targets)
+        return [self.schema.names, *([inputs] if self.predicting or not self.labeled else [])]
+
+    def _numbers(self, table: pyarrow.Table, path: Path) -> pyarrow.Table:
+        """Return a table of texts with its columns of numbers as such, and null where a number or date is missing.
+
+        What a column holds is not found out from its texts, since a category may look numeric.
+        """
+        spec, schema = self.spec, self.spec.table
+        numbers = [*(spec.targets.columns if spec.targets.numbers else ()), *([spec.weight] if spec.weight else [])]
+        dates = [] if schema is None else [*schema.dates]
+        for column in (*numbers, *([] if schema is None else schema.numbers), *dates):
+            name = self.schema.columns.get(column, column)
+            if name in table.column_names:
+                texts = present(table.column(name))
+                found = None if column in dates else numbers_in(texts, pyarrow.float64())
+                table = table.set_column(table.column_names.index(name), name, texts if found is None else found)
+        return table
 
     def pictures(self, path: Path, part: str) -> Examples:
         """Return the images in ``<path>/<class>/``, in the dataset's size; without labels, all images in ``path``."""
@@ -243,8 +269,10 @@ class _Reader:
         Labels are text in CSV files and in names of folders.
         """
         ours = self.spec.labels or (() if self.spec.kind == "characters" else range(self.spec.classes))
-        known = {str(label): label for label in ours} | self.schema.classes
-        return [known.get(str(label), label) for label in labels]
+        given = [*labels]
+        words = {str(label).strip() for label in given}
+        known = meant(words, ours) | meant(words, self.schema.classes, self.schema.classes.values())
+        return [known.get(str(label).strip(), label) for label in given]
 
     def _unlabeled(self, part: str) -> bool:
         return part == "train" and not self.labeled
@@ -267,9 +295,9 @@ def read_device(
 
     Args:
         where: absolute path of a folder with ``train.parquet`` or ``train.csv``, or with images in ``train/<class>/``
-            or ``<class>/``; or ``module:function``, a function that yields (x, y) for training and optionally for
-            tests. x holds rows in the dataset's decoded form (uint8 images (n, height, width, channels), texts, or a
-            mapping of columns), y labels or None.
+            or ``<class>/``; of a single file of rows, parquet or CSV; or ``module:function``, a function that yields
+            (x, y) for training and optionally for tests. x holds rows in the dataset's decoded form (uint8 images
+            (n, height, width, channels), texts, or a mapping of columns), y labels or None.
         spec: the dataset of the run.
         device: PyTorch device of the tensors.
         words: the vocabulary of a dataset of words.
@@ -319,6 +347,8 @@ def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:
         "{}.csv": reader.csv,
         "{}": reader.pictures,
     }
+    if path.is_file() and path.suffix.lower() in (*TEXTS, ".parquet"):
+        return {"train": readers["{}.csv" if path.suffix.lower() in TEXTS else "{}.parquet"](path, "train")}
     found = {}
     for part in PARTS:
         if chosen := [(read, file) for name, read in readers.items() if (file := path / name.format(part)).exists()]:
@@ -330,6 +360,8 @@ def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:
     if reader.spec.kind == "image" and any(entry.is_dir() and entry.name != "test" for entry in entries):
         return {"train": reader.pictures(path, "train")}
     there = ", ".join(entry.name for entry in entries[:10]) if path.is_dir() else "no such folder"
+    if path.is_file():
+        there = f"a file; a single file of rows ends in {', '.join(TEXTS)} or .parquet"
     raise DataError(
         f"data-path: {path} holds no train.parquet, train.csv or pictures in train/<class>/ (found: "
         f"{there or 'nothing'})"
@@ -378,7 +410,7 @@ def _read_inputs(path: Path, spec: DatasetSpec, reader: _Reader) -> tuple[torch.
             log.warning("%s: %s", path, note)
         files = [str(file.relative_to(path)) for file in found.files]
         return reader.files(found.files, str(path)).x, files
-    if path.suffix == ".csv":
+    if path.suffix.lower() in TEXTS:
         return reader.csv(path, "train").x, None
     if path.suffix == ".parquet":
         return reader.table(read_parquet(path), str(path), "train").x, None
@@ -401,7 +433,10 @@ def read_rows(rows: Any, spec: DatasetSpec, words: Vocabulary | None = None) -> 
 
 
 def report(data: ClientData, spec: DatasetSpec) -> str:
-    """Return a summary of a device's data for its own log: number of examples, of each class, and files skipped."""
+    """Return a summary of a device's data for its own log: number of examples, of each class, and files skipped.
+
+    Of a task with positive and negative examples it says how many are positive.
+    """
     text = f"{len(data.train)} training and {len(data.test)} test examples"
     if not data.labeled:
         text += ", without labels"
@@ -409,4 +444,6 @@ def report(data: ClientData, spec: DatasetSpec) -> str:
         held = Counter(data.train.y.tolist())
         names = ", ".join(f"{spec.labels[label] if spec.labels else label}: {held[label]}" for label in sorted(held))
         text += f", {len(held)} of {spec.classes} classes in training ({names})"
+    elif isinstance(spec.learned, Measured) and spec.learned.has_positives:
+        text += f", {int(data.train.y.sum())} and {int(data.test.y.sum())} of them positive"
     return "\n".join([text, *data.notes])

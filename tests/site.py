@@ -76,12 +76,19 @@ class Site:
         return path
 
     def start_node(
-        self, name: str, data: object, client: str = "", *, register: bool = True, **variables: object
+        self,
+        name: str,
+        data: object = "",
+        client: str = "",
+        *,
+        config: str = "",
+        register: bool = True,
+        **variables: object,
     ) -> subprocess.Popen[bytes]:
         """Start a SuperNode, again with the key and the state that it had."""
         self.nodes[name] = self._start("supernode.sh", name, {
             "SUPERLINK": f"127.0.0.1:{self.port}", "CA": self.ca, "KEY": self.key(name, register=register),
-            "NODE_CONFIG": self._node_config(name, data, client), "STATE": self.folder / name, **variables,
+            "NODE_CONFIG": config or self._node_config(name, data, client), "STATE": self.folder / name, **variables,
         })  # fmt: skip
         return self.nodes[name]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from florilegium.apps.cli.groups import DEVICES, Group
-from florilegium.apps.cli.options import complete_dataset
+from florilegium.apps.cli.options import Assignments, complete_dataset
 from florilegium.apps.cli.tables import show
 
 device = Group(
@@ -30,20 +30,27 @@ def check(
     dataset: Annotated[
         str, typer.Option(help="dataset of the runs that the device will join", autocompletion=complete_dataset)
     ],
+    assignments: Assignments = None,
 ) -> None:
-    """Check a device's data: read them as a run would and print a summary."""
+    """Check a device's data: read them as a run would and print a summary.
+
+    Keys of the run that say what is learned, and how, are given by --set: task, positive, standardise, and the like.
+    """
     from flwr.common.config import parse_config_args
 
     from florilegium.apps.assembly.node_config import own_data, parse_node
-    from florilegium.apps.settings.configuration import defaults
+    from florilegium.apps.runs.experiment import resolve
+    from florilegium.apps.settings.configuration import parse_source
     from florilegium.partitions.clientdata import CPU
     from florilegium.partitions.datasets import find_spec
     from florilegium.partitions.device_data import report
+    from florilegium.partitions.loading import dataset_of
 
     owner = parse_node(parse_config_args([node_config]))
-    dataset, cache_dir = owner.dataset or dataset, str(defaults()["cache-dir"])
-    spec = find_spec(dataset)
-    data = own_data(owner, spec, CPU, embeddings="", cache_dir=cache_dir)
+    settings = parse_source(resolve(None, assignments or [], {"dataset": owner.dataset or dataset}))
+    find_spec(settings.dataset)  # what the data are must be known without other devices' data
+    spec = dataset_of(settings)
+    data = own_data(owner, spec, CPU, embeddings="", cache_dir=settings.cache_dir)
     print(f"{owner.client_id}: {report(data, spec)}")
 
 
@@ -58,6 +65,7 @@ def serve(
     dataset: Annotated[
         str, typer.Option(help="check first that the data can be read as this dataset", autocompletion=complete_dataset)
     ] = "",
+    assignments: Assignments = None,
 ) -> None:
     """Run a SuperNode that keeps PyTorch, network and data in memory between messages.
 
@@ -71,6 +79,7 @@ def serve(
     parse_node(parse_config_args([node_config]))
     if dataset:  # in a process of its own, since what it imports and reads is not needed here
         words = [sys.executable, "-P", "-m", "florilegium", "device", "check", node_config, "--dataset", dataset]
+        words += [word for assignment in assignments or [] for word in ("--set", assignment)]
         if code := subprocess.run(words, check=False).returncode:
             raise typer.Exit(code)
     options = ["--node-config", node_config, *context.args]

@@ -221,6 +221,24 @@ def _parsed(given: tuple[tuple[str, type[Value], Value], ...]) -> tuple[Settings
     return settings, hyper
 
 
+def parse_source(keys: Mapping[str, Value]) -> SourceSettings:
+    """Check the keys that say what the dataset is and what is learned from it, without those of a whole run.
+
+    Raises:
+        ConfigurationError: that lists every wrong key.
+    """
+    known = [str(field.alias) for field in SourceSettings.model_fields.values()]
+    problems = [
+        f"{key}: no key that says what the data are{nearest(key, known)} Possible are: {', '.join(known)}"
+        for key in keys
+        if key not in known
+    ]
+    settings = _check(SourceSettings, {key: keys[key] for key in keys if key in known}, "", problems)
+    if problems or settings is None:
+        raise ConfigurationError("The keys of the data are wrong.\n" + "\n".join(f"  {line}" for line in problems))
+    return settings
+
+
 def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str) -> Iterator[str]:
     """Yield what does not go together: the dataset's inputs, the network, and what the method learns."""
     if not takes(model, spec.kind, spec.tokens):

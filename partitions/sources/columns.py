@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,33 @@ def count_distinct(column: pa.ChunkedArray) -> int:
 def category_of(cell: object) -> str:
     """Return the category of a cell: its text without entities and outer blanks; "" if the value is missing."""
     return "" if cell is None or cell != cell else html.unescape(str(cell)).strip()
+
+
+def meant(words: Iterable[str], known: Iterable[Any], values: Iterable[Any] | None = None) -> dict[str, Any]:
+    """Return the value of each word that is known: of the same text, or else of the same number.
+
+    A hospital writes code 1 as "1.0" where another writes "1".
+
+    Args:
+        words: the words.
+        known: texts or numbers.
+        values: what each of ``known`` stands for; None: itself.
+    """
+    names = [*map(str, known := [*known])]
+    texts = dict(zip(names, known if values is None else values, strict=True))
+    numbers = {number: texts[name] for name in reversed(names) if (number := _number(name)) is not None}
+    found = {}
+    for word in words:
+        if word in texts:
+            found[word] = texts[word]
+        elif (number := _number(word)) is not None and number in numbers:
+            found[word] = numbers[number]
+    return found
+
+
+def _number(word: str) -> Decimal | None:
+    """Return the number that a plain numeral such as "3" or "-1.50" is; None for all else, such as "007"."""
+    return Decimal(word) if re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", word, re.ASCII) else None
 
 
 def category_codes(cells: Any) -> tuple[NDArray[np.int64], list[str]]:

@@ -244,26 +244,26 @@ def _type_of_text(column: pa.ChunkedArray) -> pa.DataType:
 
     Whole numbers that do not fit into 64 bits are text, unless a float keeps all their digits: they are names.
     """
-    given = _present(column).drop_null()
+    given = present(column).drop_null()
     # 007 and 1_000 are names
     if not len(given) or pc.any(pc.match_substring_regex(given, "_|^[+-]*0[0-9]")).as_py():
         return pa.string()
     if not pc.all(pc.match_substring_regex(given, "^[+-]?[0-9]+$")).as_py():
-        return pa.float64() if _numbers(given, pa.float64()) is not None else pa.string()
-    if _numbers(given, pa.int64()) is not None:
+        return pa.float64() if numbers_in(given, pa.float64()) is not None else pa.string()
+    if numbers_in(given, pa.int64()) is not None:
         return pa.int64()
     whole = [int(cell) for cell in given.to_pylist()]
     kept = all(abs(number) < 2**1023 and int(float(number)) == number for number in whole)
     return pa.float64() if kept else pa.string()
 
 
-def _present(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def present(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the cells of a CSV column without outer blanks, null where a value is missing."""
     text = pc.utf8_trim_whitespace(column)
     return pc.if_else(pc.is_in(text, value_set=pa.array(["", *MISSING, None], pa.string())), None, text)
 
 
-def _numbers(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+def numbers_in(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
     """Return texts as numbers, null where one is; None if a text is no number of this kind, as Python reads it."""
     try:
         return text.cast(kind)
@@ -281,7 +281,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, file: Path, name: str) -> 
         return column
     said = f"{file}: column '{name}' does not hold {kind}, as in other files"
     if pa.types.is_string(column.type):
-        numbers = _numbers(_present(column), kind)
+        numbers = numbers_in(present(column), kind)
         if numbers is None:
             raise DataError(f"{said}: it holds texts")
         return numbers

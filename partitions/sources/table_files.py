@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,18 +39,42 @@ def read_parquet(path: Path, *, may_be_empty: bool = False) -> pa.Table:
     return table
 
 
-def read_texts(path: Path) -> pa.Table:
+def first_line(path: Path) -> list[str]:
+    """Return the cells of the first line of a CSV file; raises as :func:`read_texts`."""
+    with _readable(path), pyarrow.csv.open_csv(path) as reader:
+        names: list[str] = reader.schema.names
+    return names
+
+
+def read_texts(path: Path, layouts: Sequence[Sequence[str]] = ()) -> pa.Table:
     """Read a CSV file, all columns as text.
 
+    Args:
+        path: the file.
+        layouts: names of the columns of a file without a line of names; the first of as many columns counts. A file
+            that begins with exactly these names is read, too.
+
     Raises:
-        DataError: if the file is unreadable.
+        DataError: if the file is unreadable, or has another number of columns than are named.
     """
+    names, lines = first_line(path), pyarrow.csv.ReadOptions()
+    if layouts:
+        first, names = names, next(([*each] for each in layouts if len(each) == len(names)), [])
+        if not names:
+            raise DataError(
+                f"{path} has {len(first)} columns, and {len(layouts[0])} are named: {', '.join(layouts[0])}"
+            )
+        lines.column_names, lines.skip_rows = names, int([name.strip() for name in first] == names)
+    refuse_twins(names, str(path))
+    options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+    with _readable(path):
+        return pyarrow.csv.read_csv(path, convert_options=options, read_options=lines)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        with pyarrow.csv.open_csv(path) as reader:
-            names = reader.schema.names
-        refuse_twins(names, str(path))
-        options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-        return pyarrow.csv.read_csv(path, convert_options=options)
+        yield
     except (OSError, pa.ArrowException) as error:
         if path.is_file() and not path.read_bytes().strip():
             raise DataError(f"{path} is empty; a CSV file starts with a line of column names") from error

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
-from florilegium.partitions.sources.columns import MISSING, category_codes, is_text, listed
+from florilegium.partitions.sources.columns import MISSING, category_codes, is_text, listed, meant
 from florilegium.partitions.sources.date_parts import DAYS, width
 from florilegium.partitions.sources.dates import ISO, days_of, parts_of
 from florilegium.partitions.sources.numbers import (
@@ -200,8 +200,14 @@ def encode_table(
         words = ["" if word in MISSING and word not in categories else word for word in words]
         if name in schema.fill:
             words = [word or str(schema.fill[name]) for word in words]
-        places = {category: place for place, category in enumerate(categories)}
+        numbered = {category: place for place, category in enumerate(categories)}
+        places = {word: numbered[category] for word, category in meant(words, categories).items()}
         unknown = sorted({word for word in words if word not in places})
+        if unknown and notes is None and "" in unknown:
+            raise DataError(
+                f"{source}: column '{name}' misses values, and its schema does not say what they are: add \"\" to its "
+                "categories, or a category to [fill]"
+            )
         if unknown and notes is None:
             known = list(categories) if len(categories) <= 50 else f"{len(categories)} others"
             raise DataError(f"{source}: column '{name}' has the unknown category '{min(unknown)}'. Known: {known}.")

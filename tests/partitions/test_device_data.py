@@ -85,7 +85,10 @@ class TestFolderFailure:
         [
             (lambda path: None, "no such folder"),
             (lambda path: path.mkdir(), "nothing"),
-            (lambda path: path.write_text("a file"), "no such folder"),
+            (
+                lambda path: path.write_text("a file"),
+                "a file; a single file of rows ends in .csv, .data, .txt or .parquet",
+            ),
             (lambda path: _write(path, "mnist", 2, "test"), "test.parquet"),
         ],
     )
@@ -179,7 +182,7 @@ class TestTables:
         cells = text[2].split(",")
         cells[age] = "old"
         (tmp_path / "train.csv").write_text("\n".join([*text[:2], ",".join(cells), *text[3:]]))
-        with pytest.raises(DataError, match="is not a readable CSV file of 'adult'"):
+        with pytest.raises(DataError, match="column 'age' holds something that is no number in row 1: 'old'"):
             read_device(tmp_path, DATASETS["adult"])
 
     def test_without_labels(self, tmp_path):
