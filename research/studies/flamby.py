@@ -28,6 +28,7 @@ from florilegium.partitions.clientdata import Examples, to_inputs
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import load_dataset, task_of
 from florilegium.research.ledger.records import RECORDS, PrintedTable, read_published
+from florilegium.research.studies.flamby_draws import ORDER
 
 SWEEP = "table"
 DRAWS = "florilegium.research.studies.flamby_draws"
@@ -58,6 +59,9 @@ def with_flambys_draws(one: NamedRun, dataset: str) -> NamedRun:
 class Tests:
     """The test sets of a federation: all rows pooled, then each client's own.
 
+    Attributes:
+        names: the clients, in FLamby's order.
+
     Args:
         settings: configuration of a federated run.
     """
@@ -71,9 +75,10 @@ class Tests:
         assert whole is not None
         assert own is not None
         self.task = task_of(settings)
-        self.names = [str(name) for name in federation.names]
+        self.names = ORDER[dataset.spec.client_columns[0]]
+        places = [[*federation.names].index(name) for name in self.names]
         parts = [(whole.x, whole.y)]
-        parts += [(own.x[federation.test[i]], own.y[federation.test[i]]) for i in range(len(federation))]
+        parts += [(own.x[federation.test[i]], own.y[federation.test[i]]) for i in places]
         self.sets = [
             Examples(to_inputs(dataset.spec, np.asarray(x)), torch.from_numpy(np.asarray(y))) for x, y in parts
         ]
@@ -83,13 +88,13 @@ class Tests:
         return [evaluate(model, examples, self.task)[self.task.main] for examples in self.sets]
 
 
-def models(run: Path, variant: str, clients: int) -> Iterator[tuple[str, nn.Module]]:
+def models(run: Path, variant: str, clients: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
     """Yield the models of a run, each with the name of its row: that of each client where clients train alone."""
     if variant != LOCAL:
         yield _PUBLISHED[variant], Run(run).model()
         return
-    for number in range(clients):
-        yield f"Local {number}", Run(run).model(number)
+    for number, name in enumerate(clients):
+        yield f"Local {number}", Run(run).model(name)
 
 
 def measure(
@@ -115,7 +120,7 @@ def measure(
     tests = Tests(parse(complete(next(one.keys for one in wanted if one.variant not in (LOCAL, POOLED))))[0])
     found: dict[str, list[list[float]]] = {}
     for one, path in zip(wanted, done, strict=True):
-        for row, model in models(path, one.variant, len(tests.names)):
+        for row, model in models(path, one.variant, tests.names):
             found.setdefault(row, []).append(tests.figures(model))
     return dataset, ["pooled", *tests.names], {row: np.array(values) for row, values in found.items()}
 

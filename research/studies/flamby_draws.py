@@ -34,7 +34,8 @@ UPDATES = 100
 HEART, HEART_BATCH = (199, 172, 30, 85), 4
 TCGA, TCGA_BATCH = (248, 156, 164, 129, 129, 40), 8
 """Training rows of the clients, in order, and examples in a batch."""
-_CLIENTS = {HOSPITAL: HOSPITALS, REGION: REGIONS}
+ORDER = {HOSPITAL: HOSPITALS, REGION: REGIONS}
+"""The clients of each column of names, in order."""
 _POOLED = {HOSPITAL: ("cleveland", "switzerland", "hungarian", "va")}
 """Order in which the files of the hospitals were read for the published figures: the one of all 24 orders that gives
 each of them back. Regions' patients come in the order of their file."""
@@ -66,12 +67,12 @@ def _rows(settings: FederationSettings, order: dict[str, tuple[str, ...]]) -> tu
 
 
 def _clients(settings: FederationSettings) -> SplitTable:
-    names, train, test = _rows(settings, _CLIENTS)
+    names, train, test = _rows(settings, ORDER)
     return SplitTable("FLamby's clients", tuple(names), tuple(train), tuple(test))
 
 
 def _pooled(settings: FederationSettings) -> SplitTable:
-    names, train, test = _rows(settings, _CLIENTS | _POOLED)
+    names, train, test = _rows(settings, ORDER | _POOLED)
     ordered = "cleveland" in names
     rows = [np.concatenate(part) if ordered else np.sort(np.concatenate(part)) for part in (train, test)]
     return SplitTable("FLamby's pooled data", ("all",), (rows[0],), (rows[1],))
