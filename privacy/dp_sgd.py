@@ -139,6 +139,9 @@ class PrivateGradients:
         self._rate, self._examples = rate, examples
         if not self._parameters:
             raise RunError("no parameter of the network is trained")
+        for name, module in model.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:  # with parameters or without
+                raise RunError(f"layer '{name}' is batch norm, which mixes examples: none has a gradient of its own")
         try:
             for parameter, _ in self._layouts:
                 parameter.data = _plain(parameter.data)
@@ -150,9 +153,7 @@ class PrivateGradients:
             self.model.register_forward_pre_hook(lambda module, inputs: tuple(map(_plain, inputs)))
         except Exception as error:
             self.end()
-            raise RunError(
-                f"the network has a layer without gradients of single examples, such as batch norm: {error}"
-            ) from error
+            raise RunError(f"the network has a layer without gradients of single examples: {error}") from error
         # Anyone who knew the seed could subtract the noise. PyTorch's CPU generator has a seed of only 32 bits.
         self._rng = secret_generator()
         self._deviation = multiplier * clip_norm

@@ -37,6 +37,7 @@ from florilegium.common.declarations import declared
 from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
+from florilegium.models.dry_run import random_inputs
 from florilegium.models.frozen import Frozen
 from florilegium.models.parameters import Arrays, parts_of
 from florilegium.partitions.clientdata import constant, validating
@@ -190,7 +191,8 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
             f"'{settings.method}' draws batches itself ({reason}); set '{EACH_ROUND}'"
         )
     if settings.privacy.unit == "example":
-        check_example_privacy(settings, why_not(method, "protects examples", hyper), network)
+        inputs = random_inputs(spec.shape, codes=spec.coded)
+        check_example_privacy(settings, why_not(method, "protects examples", hyper), network, inputs)
     return Assembly(config, settings, hyper, method, network, *parts_of(network), augmentation, device, one_process)
 
 

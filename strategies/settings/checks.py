@@ -13,7 +13,7 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.strategies.settings.server import ServerSettings
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 def check_buffered(settings: ServerSettings, gap: str) -> None:
@@ -164,16 +164,18 @@ def check_secure_aggregation(settings: ServerSettings, gap: str, unbounded: str)
         raise ConfigurationError("privacy.clip-norm: with secure-aggregation it must be finite")
 
 
-def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module) -> None:
+def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module, inputs: Tensor) -> None:
     """Raise :class:`ConfigurationError` if example-level privacy would not hold.
 
     Args:
         settings: the run's configuration.
         gap: why the method's client breaks the guarantee; "" if it does not.
         network: the network that is trained.
+        inputs: a batch of inputs for a dry run.
     """
     from torch import nn
 
+    from florilegium.models.mixing import mixing
     from florilegium.privacy.dp_sgd import PrivateGradients  # dp-accounting and Opacus take seconds to import
 
     p = settings.privacy
@@ -197,6 +199,8 @@ def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module
         raise ConfigurationError(
             "privacy.unit: 'example' needs a finite privacy.clip-norm, and privacy.epsilon or privacy.noise-multiplier"
         )
+    if why := mixing(network, inputs):
+        raise ConfigurationError(f"model: '{settings.model}' does not go with privacy.unit = 'example': {why}")
     try:
         PrivateGradients(network, 1.0, 1.0, 1.0, 1).end()
     except RunError as error:
