@@ -319,7 +319,7 @@ class _Work:
     def _open(self, what: str, columns: list[str]) -> ConfigurationError:
         return ConfigurationError(
             f"dataset: {self.source}: several columns hold inputs ({what}): {', '.join(columns)}. Name one with key "
-            "input-column, or several columns of a table, joined by '+'"
+            "input-column, or the columns of a table with input-columns; drop-columns leaves columns out"
         )
 
     def _texts(self, column: str) -> dict[str, Any]:
