@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.common.files import make_once
 from florilegium.common.memo import remembered
 from florilegium.common.seeds import numpy_generator
@@ -24,7 +26,7 @@ from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Federation, Shares
 from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable, fixed
-from florilegium.tasks.choices import Choices
+from florilegium.tasks.choices import Choices, listed
 
 _FORMAT = 8
 """Version of the format of cached index tables; increase it so that old ones are not used."""
@@ -91,6 +93,24 @@ def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, 
     return Federation.load(path), dataset
 
 
+def _named_unseen(settings: FederationSettings, names: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which clients the key ``unseen-clients`` names, (n,).
+
+    Raises:
+        ConfigurationError: if one is no client, or a share of unseen clients is to be drawn, too.
+    """
+    chosen = listed(settings.unseen_clients)
+    if chosen and settings.unseen_fraction:
+        raise ConfigurationError("unseen-clients: unseen-fraction draws unseen clients; give one of the two")
+    known = {name: client for client, name in enumerate(names) if name} | {str(i): i for i in range(len(names))}
+    if unknown := [name for name in chosen if name not in known]:
+        raise ConfigurationError(
+            f"unseen-clients: there is no client '{unknown[0]}'{nearest(unknown[0], known)} Clients: "
+            f"{', '.join([*filter(None, names)][:10]) or f'0 to {len(names) - 1}'}"
+        )
+    return np.isin(np.arange(len(names)), [known[name] for name in chosen])
+
+
 def build(settings: FederationSettings, dataset: Dataset) -> Federation:
     """Build the federation of ``settings`` from scratch, without the cache.
 
@@ -123,6 +143,7 @@ def _build(settings: FederationSettings, whole: Dataset, dataset: Dataset, table
         )
     unseen = np.zeros(count, dtype=bool)
     unseen[rng.permutation(count)[: round(settings.unseen_fraction * count)]] = True
+    unseen |= _named_unseen(settings, dealt.names)
     seen = np.flatnonzero(~unseen)
     if len(seen) == 0:
         raise ConfigurationError("unseen-fraction: no client is left to train on; lower it or use more clients")

@@ -282,6 +282,11 @@ class FederationSettings(SourceSettings):
     unseen_fraction: float = key(
         0.0, "share of unseen clients, which take no part in training; simulation only", ge=0, lt=1
     )
+    unseen_clients: str = key(
+        "",
+        "clients that take no part in training, by name or number, separated by commas; simulation only",
+        values='clients, ""',
+    )
     labeled_fraction: float = key(
         1.0, "p, share of the seen clients whose labels may be used; simulation only", gt=0, le=1
     )

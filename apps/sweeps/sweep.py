@@ -56,7 +56,7 @@ class Sweep(BaseModel):
 def _check(name: str, sweep: Sweep, settings: Settings, hyper: Section) -> None:
     """Raise :class:`ConfigurationError` if a run of the sweep would not produce the figure that the sweep reports."""
     lacking = {
-        "unseen": "unseen-fraction" if not settings.unseen_fraction else "",
+        "unseen": "" if settings.unseen_fraction or settings.unseen_clients else "unseen-fraction",
         "unlabeled": "labeled-fraction" if settings.labeled_fraction == 1 else "",
         "target": "transfer-target" if not settings.transfer_target else "",
     }.get(sweep.clients)

@@ -53,7 +53,7 @@ def _check_evaluation(federation: Federation) -> None:
 
 def _check_devices(federation: Federation) -> None:
     s = federation.settings
-    if s.unseen_fraction or s.labeled_fraction < 1:
+    if s.unseen_fraction or s.unseen_clients or s.labeled_fraction < 1:
         raise ConfigurationError(
             "unseen-fraction, labeled-fraction: these keys divide the clients of a simulation and do not apply to "
             "devices. Leave both out."

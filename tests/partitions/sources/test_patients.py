@@ -273,3 +273,15 @@ def test_infinite_numbers_and_too_many_categories(tmp_path: Path) -> None:
     _write(tmp_path / "many", pd.DataFrame({"code": [f"c{i}" for i in count], "n": count, "label": count % 2}))
     with pytest.raises(DataError, match=r"column 'code' has 20002 categories, and at most 10000"):
         dataset_of(_keys(tmp_path, dataset=str(tmp_path / "many"), drop_columns="", input_columns="code,n"))
+
+
+def test_one_hospital_may_be_left_out_of_training(tmp_path: Path) -> None:
+    _write(tmp_path / "own", _frame())
+    keys = {"missing": "median", "partitioner": "natural", "num_clients": 0}
+    federation, _ = federate(_keys(tmp_path, unseen_clients="north", **keys))
+    assert federation.unseen.tolist() == [name == "north" for name in federation.names]
+    assert federate(_keys(tmp_path, unseen_clients="1", **keys))[0].unseen.tolist() == [False, True]
+    with pytest.raises(ConfigurationError, match="there is no client 'nort'; did you mean 'north'"):
+        federate(_keys(tmp_path, unseen_clients="nort", **keys))
+    with pytest.raises(ConfigurationError, match="no client is left to train on"):
+        federate(_keys(tmp_path, unseen_clients="north,south", **keys))
