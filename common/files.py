@@ -105,9 +105,20 @@ def make_once(target: Path, make: Callable[[], T], write: Callable[[T, Path], ob
     return target
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically, as UTF-8."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    """Write ``text`` to ``path`` atomically, as UTF-8; ``private``: others than owner and group cannot read it."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+        if private:
+            restrict(temporary)
+
+    write_atomically(path, write)
+
+
+def restrict(path: Path) -> None:
+    """Let nobody but the owner change a file, and nobody but the owner and the group read it: mode 0640 at most."""
+    path.chmod(path.stat().st_mode & 0o640)
 
 
 def overwrite_text(path: Path, text: str) -> None:
@@ -126,14 +137,21 @@ def overwrite_text(path: Path, text: str) -> None:
         raise _unwritten(path, error, "it is as it was") from error
 
 
-def append_text(path: Path, text: str) -> None:
+def append_text(path: Path, text: str, *, private: bool = False) -> None:
     """Append whole lines to ``path``, as UTF-8; after a power cut the last ones may be torn or missing.
+
+    Args:
+        path: the file, which is made if it is not there.
+        text: the lines.
+        private: whether others than owner and group cannot read it.
 
     Raises:
         FileError: if the file cannot be written (disk full, no permission).
     """
     try:
         with path.open("a", encoding="utf-8") as file:
+            if private:
+                restrict(path)
             file.write(text)
     except OSError as error:
         raise _unwritten(path, error, "its last line may be incomplete") from error
@@ -163,11 +181,16 @@ def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapp
 
 
 def draft_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> Draft:
-    """Return a draft of what :func:`write_tensors` writes."""
+    """Return a draft of what :func:`write_tensors` writes; models and states are their owner's (:func:`restrict`)."""
     # safetensors writes the raw memory, which matches the declared shape only in C order.
     ordered = {name: np.require(array, requirements="C") for name, array in arrays.items()}
     told = {**(metadata or {}), _CHECKSUM: _checksum(ordered, metadata or {})}
-    return Draft(path, lambda temporary: save_file(ordered, temporary, metadata=told))
+
+    def write(temporary: Path) -> None:
+        save_file(ordered, temporary, metadata=told)
+        restrict(temporary)
+
+    return Draft(path, write)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

@@ -80,7 +80,7 @@ class Ledger:
             self._write()
 
     def _write(self) -> None:
-        write_text(self._path, json.dumps({"delta": self.delta, "releases": self.history}) + "\n")
+        write_text(self._path, json.dumps({"delta": self.delta, "releases": self.history}) + "\n", private=True)
 
     def epsilon(self, *more: tuple[float, float, int]) -> float:
         """Return the total ε at δ of all recorded releases and of ``more``, from privacy loss distributions."""

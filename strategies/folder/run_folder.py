@@ -263,13 +263,13 @@ class RunFolder:
             {"round": server_round, "phase": phase, "client": client, "reason": reason}
             for client, reason in reasons.items()
         ]
-        append_text(self.path / "failures.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        append_text(self.path / "failures.jsonl", "".join(json.dumps(line) + "\n" for line in lines), private=True)
 
     def _forget_failures(self, after: int) -> None:
         file = self.path / "failures.jsonl"
         if file.exists():
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            write_text(file, "".join(line for line in lines if _round_of(line) <= after))
+            write_text(file, "".join(line for line in lines if _round_of(line) <= after), private=True)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint file, read it back, and delete older ones. The lines of its rounds are on disk before.
@@ -298,11 +298,11 @@ class RunFolder:
         writer.writeheader()
         cells = [{n: spreadsheet_cell(v) if isinstance(v, str) else v for n, v in row.items()} for row in rows]
         writer.writerows(cells)
-        write_text(self.path / CLIENTS, text.getvalue())
+        write_text(self.path / CLIENTS, text.getvalue(), private=True)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
-        write_text(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        write_text(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n", private=True)
 
 
 def _computes(config: Mapping[str, Value], table: str) -> Callable[[str], bool]:
