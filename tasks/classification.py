@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -86,6 +87,11 @@ class Classification(Measured):
     def strata(self, y: NDArray[Any]) -> NDArray[np.int64]:
         """Return the classes."""
         return y
+
+    @property
+    def strata_names(self) -> Sequence[int | str]:
+        """The words of the data for the classes."""
+        return self.targets.labels or range(self.classes)
 
     def error(self, constant: float, examples: int) -> float:
         """Return the standard error of a share."""
@@ -207,10 +213,14 @@ class Binary(Classification):
 
     def predictions(self, activated: NDArray[Any]) -> dict[str, list[Any]]:
         """Return which of the two each input is, and the probability of being positive."""
+        positive, labels = activated[:, 0], self.strata_names
+        return {"class": [labels[int(p > 0.5)] for p in positive], "probability": positive.tolist()}
+
+    @property
+    def strata_names(self) -> Sequence[int | str]:
+        """The words of the data, if a single one is negative or positive, else these words."""
         chosen, words = self.positives(), [*enumerate(self.targets.labels or range(self.targets.classes))]
         named = [[word for i, word in words if (i in chosen) == positive] for positive in (False, True)]
-        labels = [
+        return [
             group[0] if len(group) == 1 else word for group, word in zip(named, ("negative", "positive"), strict=True)
         ]
-        positive = activated[:, 0]
-        return {"class": [labels[int(p > 0.5)] for p in positive], "probability": positive.tolist()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -196,6 +196,11 @@ class Task(ABC):
     def strata(self, y: NDArray[Any]) -> NDArray[np.int64]:
         """Return the stratum of each target (n, *shape), 0 to :attr:`num_strata` − 1; all 0 if there are none."""
         return np.zeros(len(y), np.int64)
+
+    @property
+    def strata_names(self) -> Sequence[int | str]:
+        """What the strata are called, in their order; by default by their numbers."""
+        return range(self.num_strata)
 
     def constant(self, y: NDArray[Any]) -> float:
         """Return the main figure of the best constant prediction for targets (n, *shape); NaN if it is not known."""

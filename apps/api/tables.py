@@ -36,8 +36,7 @@ class Partition:
     @property
     def counts(self) -> pd.DataFrame:
         """Numbers of training examples: a row per client, a column per class."""
-        spec = self._dataset.spec
-        names = list(spec.labels) or list(range(spec.learned.num_strata)) or ["examples"]
+        names = [*self._dataset.spec.learned.strata_names] or ["examples"]
         counts = self._federation.class_counts(self._dataset)
         return pd.DataFrame(counts, index=self.clients.index, columns=pd.Index(names, name="class"))
 

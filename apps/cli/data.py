@@ -115,7 +115,7 @@ def fleet(
 
 def _show_clients(federation: Federation, dataset: Dataset, title: str) -> None:
     """Print a row for each client: group, numbers of examples, and those of each class, or of the largest classes."""
-    counts = federation.class_counts(dataset)
+    counts = federation.class_counts(dataset)[:, : dataset.spec.learned.num_strata]
     columns: dict[str, list[str]] = {"client": [str(client) for client in range(len(federation))]}
     if any(federation.names):
         columns["name"] = [str(name) for name in federation.names]
@@ -130,7 +130,7 @@ def _show_clients(federation: Federation, dataset: Dataset, title: str) -> None:
     if federation.noise is not None:
         columns["noise"] = [f"{level:.3g}" for level in federation.noise.levels]
     clients = [*zip(*columns.values(), strict=True)]
-    names = [*columns, *(str(label) for label in range(dataset.spec.classes))]
+    names = [*columns, *map(str, dataset.spec.learned.strata_names)]
     rows: list[list[Cell]] = [
         [*own, *(str(count or "·") for count in row)] for own, row in zip(clients, counts, strict=True)
     ]

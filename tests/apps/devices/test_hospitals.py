@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import torch
 from flwr.common.config import parse_config_args
 from typer.testing import CliRunner
 
+import florilegium as fl
 from florilegium.apps.cli.app import cli
 from florilegium.apps.devices.stored_runs import kept
 from florilegium.apps.settings.configuration import parse_source
@@ -176,6 +178,33 @@ def test_a_cell_that_is_no_number_is_named_with_its_row(tmp_path: Path) -> None:
     file.write_text("\n".join([*lines[:3], lines[3].replace(",", ",x", 3), *lines[4:]]))
     with pytest.raises(DataError, match=r"column 'trestbps' holds something that is no number.* 'x"):
         _check(tmp_path, "va", "positive=1,2,3,4")
+
+
+def test_the_federation_is_counted_by_what_is_learned(tmp_path: Path) -> None:
+    """Not by the classes of the file: five of a binary task, and none of times."""
+    (tmp_path / "own").mkdir()
+    for number, name in enumerate(HOSPITALS):
+        _rows(number).drop(columns="ca").to_csv(tmp_path / "own" / f"{name}.csv", index=False)
+    keys: dict[str, Any] = {
+        "dataset": str(tmp_path / "own"), "partitioner": "natural", "num_clients": 0, "missing": "median",
+        "cache_dir": str(tmp_path / "cache"),
+    }  # fmt: skip
+    binary = {"label_column": "target", "task": "binary", "positive": "1,2,3,4"}
+    counts = fl.partition(**keys, **binary).counts
+    assert [*counts.columns] == [0, "positive"]
+    assert counts.to_numpy().sum() == 4 * 32
+    for given, columns in ((binary, ["0", "positive"]), ({"label_column": "age", "task": "regression"}, [])):
+        words = [f"{key.replace('_', '-')}={value}" for key, value in {**keys, **given}.items()]
+        said = _call("partition", *(word for pair in words for word in ("--set", pair)))
+        head = next(line for line in said.splitlines() if "client" in line and "train" in line)
+        assert head.replace("│", " ").replace("┃", " ").split() == [
+            "client",
+            "name",
+            "group",
+            "train",
+            "test",
+            *columns,
+        ]
 
 
 def _predicted(folder: Path, run: str, name: str, file: Path) -> list[tuple[str, float]]:
