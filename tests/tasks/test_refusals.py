@@ -112,7 +112,7 @@ def test_a_device_brings_several_targets(tmp_path: Path) -> None:
     for part in (data.train, data.test):
         torch.testing.assert_close(part.y, torch.cat([2 * part.x, -part.x], dim=1))
     (tmp_path / "train.csv").write_text("a,u,v\n1,2,x\n")
-    with pytest.raises(DataError, match="not a readable CSV file"):
+    with pytest.raises(DataError, match="column 'v' holds something that is no number in row 0: 'x'"):
         read_device(tmp_path, spec)
 
 
