@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -189,9 +189,10 @@ def flamby(
     recipe: Annotated[str, of_recipe("flamby-heart, flamby-tcga, or a TOML file that extends one of them")],
     engine: EngineOption,
     assignments: Assignments = None,
-    own_draws: Annotated[
-        bool, typer.Option("--own-draws", help="draw as the suite does, instead of as FLamby")
-    ] = False,
+    draws: Annotated[
+        Literal["flamby", "workers", "suite"],
+        typer.Option(help="draw as FLamby, as FLamby with worker processes that load batches, or as the suite"),
+    ] = "flamby",
     workers: Workers = CORES,
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the table (default: flamby, beside the runs)")] = None,
@@ -204,6 +205,6 @@ def flamby(
     overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
     target = output or Path(str(overrides["runs-dir"])) / "flamby"
     with stoppable():
-        made = write_flamby(recipe, overrides, means_of(engine, workers), target, own_draws=own_draws)
+        made = write_flamby(recipe, overrides, means_of(engine, workers), target, draws=draws)
     show(made.head, made.rows)
     print(target)

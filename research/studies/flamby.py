@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from florilegium.partitions.loading import load_dataset, task_of
 from florilegium.research.ledger.records import RECORDS, PrintedTable, read_published
 from florilegium.research.studies.flamby_draws import ORDER
 
+Draws = Literal["flamby", "workers", "suite"]
 SWEEP = "table"
 DRAWS = "florilegium.research.studies.flamby_draws"
 LOCAL, POOLED = "local", "pooled"
@@ -42,10 +44,14 @@ _TABLES = {"fed-heart": "Fed-Heart-Disease", "fed-tcga-brca": "Fed-TCGA-BRCA"}
 _ORDERS = {"fed-heart": "heart", "fed-tcga-brca": "tcga"}
 
 
-def with_flambys_draws(one: NamedRun, dataset: str) -> NamedRun:
-    """Return a run of the recipe's table with FLamby's initial model, rows and batches instead of the suite's."""
-    order = "alone" if one.variant in (LOCAL, POOLED) else _ORDERS[dataset]
-    name = f"{one.name}-flamby"
+def with_flambys_draws(one: NamedRun, dataset: str, *, workers: bool) -> NamedRun:
+    """Return a run of the recipe's table with FLamby's initial model, rows and batches instead of the suite's.
+
+    ``workers``: batches of federated trainings are those of loaders with worker processes.
+    """
+    own = one.variant in (LOCAL, POOLED)
+    order = "alone" if own else _ORDERS[dataset] + ("_with_workers" if workers else "")
+    name = f"{one.name}-flamby{'-workers' if workers and not own else ''}"
     keys: dict[str, Value] = {
         **one.keys,
         "model": f"{DRAWS}:seed_{one.keys['seed']}",
@@ -98,7 +104,7 @@ def models(run: Path, variant: str, clients: Sequence[str]) -> Iterator[tuple[st
 
 
 def measure(
-    recipe: str, overrides: Mapping[str, Value], means: Means, *, own_draws: bool = False
+    recipe: str, overrides: Mapping[str, Value], means: Means, *, draws: Draws = "flamby"
 ) -> tuple[str, list[str], dict[str, NDArray[np.float64]]]:
     """Carry out the runs of a recipe's table that have not completed yet, and measure their models.
 
@@ -106,7 +112,7 @@ def measure(
         recipe: ``flamby-heart``, ``flamby-tcga``, or a recipe that extends one of them.
         overrides: keys that apply to all runs; ``seed`` replaces the recipe's seeds.
         means: how to carry them out.
-        own_draws: whether the runs draw as the suite does, instead of as FLamby.
+        draws: as FLamby, as FLamby with worker processes that load its batches, or as the suite.
 
     Returns:
         The dataset; the names of the test sets, "pooled" and the clients; and the main figure of each row of the table,
@@ -114,8 +120,8 @@ def measure(
     """
     wanted = runs_of(recipe, SWEEP, overrides)
     dataset = str(next(one.keys["dataset"] for one in wanted if one.variant not in (LOCAL, POOLED)))
-    if not own_draws:
-        wanted = [with_flambys_draws(one, dataset) for one in wanted]
+    if draws != "suite":
+        wanted = [with_flambys_draws(one, dataset, workers=draws == "workers") for one in wanted]
     done = carry_out(wanted, folder_of(wanted), means).all()
     tests = Tests(parse(complete(next(one.keys for one in wanted if one.variant not in (LOCAL, POOLED))))[0])
     found: dict[str, list[list[float]]] = {}
@@ -147,15 +153,15 @@ def published(dataset: str) -> PrintedTable:
 
 
 def write_flamby(
-    recipe: str, overrides: Mapping[str, Value], means: Means, target: Path, *, own_draws: bool = False
+    recipe: str, overrides: Mapping[str, Value], means: Means, target: Path, *, draws: Draws = "flamby"
 ) -> Table:
-    """Carry out and measure a recipe's table; write ``<dataset>.md`` and ``.csv`` to ``target``; return the table.
+    """Carry out and measure a recipe's table; write it to ``<dataset>-<draws>.md`` in ``target``, and return it.
 
-    The CSV file has the figure of each row, seed and test set. Arguments are those of :func:`measure`.
+    The CSV file beside it has the figure of each row, seed and test set. Arguments are those of :func:`measure`.
     """
-    dataset, sets, found = measure(recipe, overrides, means, own_draws=own_draws)
+    dataset, sets, found = measure(recipe, overrides, means, draws=draws)
     made = table(dataset, sets, found)
-    name = f"{dataset}{'-own-draws' if own_draws else ''}"
+    name = f"{dataset}-{draws}"
     lines = ["method,number," + ",".join(sets)]
     lines += [
         f"{row},{number}," + ",".join(f"{value:.6f}" for value in values)

@@ -6,7 +6,7 @@ at its first batch, the seed of its permutation. In a federated training the cli
 that; the clients take their steps one after the other, and an exhausted iterator is followed by a new one.
 
 The names here are values of configuration keys: ``model = "florilegium.research.studies.flamby_draws:seed_42"``,
-``partitioner`` :data:`CLIENTS` or :data:`POOLED`, ``batch-order`` :func:`heart`, :func:`tcga` or :func:`alone`
+``partitioner`` :data:`CLIENTS` or :data:`POOLED`, and ``batch-order`` one of the functions from :func:`heart` on
 (:data:`florilegium.clients.core.batch_orders.BatchOrder`).
 """
 
@@ -25,7 +25,9 @@ from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.partitioning import Partitioning
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Rows
+from florilegium.partitions.sources.brca import FEATURES as TCGA_FEATURES
 from florilegium.partitions.sources.brca import REGION, REGIONS
+from florilegium.partitions.sources.heart import FEATURES as HEART_FEATURES
 from florilegium.partitions.sources.heart import HOSPITAL, HOSPITALS
 from florilegium.partitions.split_table import SplitTable
 
@@ -101,14 +103,23 @@ def _alone(seed: int) -> Callable[[int], int]:
 
 
 @cache
-def _together(seed: int, batches: tuple[int, ...]) -> Callable[[int, int], int]:
+def _together(seed: int, batches: tuple[int, ...], features: int = 0) -> Callable[[int, int], int]:
     """Return the function (client, pass) → seed of its permutation, of clients that share the stream of ``seed``.
 
     Args:
         seed: the seed.
         batches: number of batches of a pass of each client.
+        features: for loaders with worker processes, which take their first batches, and so draw, when they are made:
+            inputs of the model that was drawn before that. 0: loaders without.
     """
     stream, found, left = torch.Generator().manual_seed(seed), [list[int]() for _ in batches], [0] * len(batches)
+    if features:
+        nn.init.uniform_(torch.empty(features + 1), generator=stream)  # the model's weights and bias
+        for client, each in enumerate(batches):
+            _seed(stream)
+            found[client].append(_seed(stream))
+            left[client] = each
+        stream.manual_seed(seed)
 
     def a_round() -> None:
         for client, each in enumerate(batches):
@@ -134,10 +145,12 @@ def _order(seed: int, examples: int) -> Tensor:
     return torch.randperm(examples, generator=torch.Generator().manual_seed(seed))
 
 
-def _federated(sizes: Sequence[int], batch: int, seed: int, client: str, examples: int, number: int) -> Tensor:
+def _federated(
+    sizes: Sequence[int], batch: int, seed: int, client: str, examples: int, number: int, features: int = 0
+) -> Tensor:
     if examples != sizes[int(client)]:
         raise ValueError(f"client {client} has {examples} training examples, FLamby's has {sizes[int(client)]}")
-    of = _together(seed, tuple(-(-size // batch) for size in sizes))
+    of = _together(seed, tuple(-(-size // batch) for size in sizes), features)
     return _order(of(int(client), number), examples)
 
 
@@ -146,9 +159,19 @@ def heart(seed: int, client: str, examples: int, number: int) -> Tensor:
     return _federated(HEART, HEART_BATCH, seed, client, examples, number)
 
 
+def heart_with_workers(seed: int, client: str, examples: int, number: int) -> Tensor:
+    """Return the order of a pass of a hospital in a federated training whose loaders have worker processes."""
+    return _federated(HEART, HEART_BATCH, seed, client, examples, number, len(HEART_FEATURES))
+
+
 def tcga(seed: int, client: str, examples: int, number: int) -> Tensor:
     """Return the order of a pass of a region in a federated training."""
     return _federated(TCGA, TCGA_BATCH, seed, client, examples, number)
+
+
+def tcga_with_workers(seed: int, client: str, examples: int, number: int) -> Tensor:
+    """Return the order of a pass of a region in a federated training whose loaders have worker processes."""
+    return _federated(TCGA, TCGA_BATCH, seed, client, examples, number, len(TCGA_FEATURES))
 
 
 def alone(seed: int, client: str, examples: int, number: int) -> Tensor:

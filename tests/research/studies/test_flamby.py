@@ -26,8 +26,8 @@ with_data = pytest.mark.skipif(
 )
 
 
-def _loader(size: int, batch: int) -> DataLoader[Tensor]:
-    return DataLoader(torch.arange(size), batch, shuffle=True)  # type: ignore[arg-type]
+def _loader(size: int, batch: int, workers: int = 0) -> DataLoader[Tensor]:
+    return DataLoader(torch.arange(size), batch, shuffle=True, num_workers=workers)  # type: ignore[arg-type]
 
 
 def _endless(loader: DataLoader[Tensor], first: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -57,6 +57,19 @@ class TestDraws:
                 for theirs, own in zip(streams, ours, strict=True):
                     for _ in range(draws.UPDATES):
                         assert next(theirs).tolist() == next(own)
+
+    def test_clients_whose_loaders_have_workers(self) -> None:
+        """Loaders with a worker process each, made after the model and before the stream is seeded again."""
+        with torch.random.fork_rng([]):
+            torch.manual_seed(43)
+            nn.Linear(len(brca.FEATURES), 1)
+            loaders = [_loader(size, draws.TCGA_BATCH, workers=1) for size in draws.TCGA]
+            streams = [_endless(loader, iter(loader)) for loader in loaders]
+            torch.manual_seed(43)
+            for client, (theirs, size) in enumerate(zip(streams, draws.TCGA, strict=True)):
+                own = _batches(draws.tcga_with_workers, 43, client, size, draws.TCGA_BATCH)
+                for _ in range(draws.UPDATES):
+                    assert next(theirs).tolist() == next(own)
 
     def test_a_client_that_trains_alone(self) -> None:
         with torch.random.fork_rng([]):
