@@ -496,6 +496,15 @@ def test_dense_clusters_are_the_connected_ones() -> None:
     assert dense(np.ones((3, 2)), 1.0).tolist() == [0, 0, 0]
 
 
+def test_the_radius_is_the_distance_at_the_elbow_and_who_is_alone_comes_last() -> None:
+    """Nearest distances 5, 5, 1.2, 1, 1 lie farthest below the line from 5 to 1 at the third."""
+    points = np.array([[0.0], [1.2], [2.2], [20.0], [25.0]])
+    assert dense(points, 1.0).tolist() == [0, 0, 0, 1, 2]
+    assert dense(points, 0.9).tolist() == [1, 0, 0, 2, 3]  # 1.08: the first is alone
+    assert dense(points, 4.2).tolist() == [0, 0, 0, 1, 1]
+    assert dense(np.array([[50.0], [0.0], [1.2], [2.2]]), 1.0).tolist() == [1, 0, 0, 0]
+
+
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
     return len({*one}) == len({*zip(one.tolist(), other.tolist(), strict=True)}) == len({*other})
 

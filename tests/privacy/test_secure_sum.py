@@ -228,6 +228,22 @@ def test_parameters_keep_their_promise(parties: int, colluding: float, vanishing
     assert min(fewer, default=1.0) > failure
 
 
+@pytest.mark.parametrize(
+    ("n", "colluding", "vanishing"), [(3, 0.1, 0.2), (7, 0.5, 0.0), (8, 0.6, 0.0), (9, 0.5, 0.0), (6, 0.1, 0.34)]
+)
+def test_where_all_are_neighbours_the_threshold_lies_in_the_middle(n: int, colluding: float, vanishing: float) -> None:
+    """Above c and k/2, so that nobody has both secrets of a party; at most k − v, so that no party is stuck.
+
+    As many more may collude as may vanish, or one more.
+    """
+    found, c, v = plan(n, colluding, vanishing, 1e-12), math.ceil(colluding * n - 1e-9), int(vanishing * n + 1e-9)
+    k, t = found.degree, found.threshold
+    assert k == n - 1
+    spare_below, spare_above = t - (max(c, k // 2) + 1), (k - v) - t
+    assert min(spare_below, spare_above) >= 0
+    assert spare_below - spare_above in (0, 1)
+
+
 def test_tails_are_those_of_scipy() -> None:
     found = tails(30, 12, 9)
     assert found == pytest.approx([hypergeom.sf(x - 1, 30, 12, 9) for x in range(11)], abs=1e-14)
