@@ -207,6 +207,8 @@ class SecureExchange:
         try:
             members = tally.members()
             self._name(tally.named)
+            few = [self._task.cohort[party] for party in public if party not in members]
+            self._fail(few, f"{UNUSABLE}: too few neighbours hold its shares")  # unless another reason is known
             total = self._masked(members) if sent is None else self._masked_again(sent, members, parties)
             assert self._sent is not None
             summed, scale = self._sent.summed, self._sent.scale

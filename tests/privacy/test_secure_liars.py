@@ -228,6 +228,23 @@ def test_a_share_that_cannot_be_opened_costs_that_share() -> None:
     assert np.array_equal(total.narrow, done.truth(summed).narrow)
 
 
+def test_whose_shares_too_few_can_open_takes_no_part_and_is_not_named() -> None:
+    """Four of eight neighbours complain, which is no majority, and five shares are needed of the four others."""
+
+    class HalfOpaque(Honest):
+        def share(self, message: bytes) -> bytes:
+            said = bytearray(self.party.share(message))
+            for entry in range(4):
+                said[keys.KEY + (entry + 1) * (4 + SEALED) - 1] ^= 1
+            return bytes(said)
+
+    assert (plan(10, 0.1, 0.2, 1e-9).degree, plan(10, 0.1, 0.2, 1e-9).threshold) == (8, 5)
+    done = Sum(10, {9: HalfOpaque})
+    summed, total = done.carry_out()
+    assert (summed, done.named) == ([*range(9)], {})
+    assert np.array_equal(total.narrow, done.truth(summed).narrow)
+
+
 def test_false_complaints_of_few_name_nobody() -> None:
     class Complains(Honest):
         def open(self, message: bytes) -> bytes:
