@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.common.errors import ConfigurationError
+from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.text import OTHER, VOCABULARY_SIZE
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.sources.words import Vocabulary
@@ -187,6 +187,7 @@ class Dataset:
 
         Raises:
             ConfigurationError: if the task cannot be learned from these targets.
+            DataError: if nothing can be learned from the training rows, as without any event.
         """
         spec = self.spec.learned_as(task, choices)
         learned = spec.learned
@@ -195,4 +196,6 @@ class Dataset:
             for split in (self.train, self.test, self.server)
         )
         assert train is not None
+        if gap := learned.gap(train.y):
+            raise DataError(f"task: {gap} of '{spec.name}'")
         return replace(self, spec=spec, train=train, test=test, server=server)

@@ -140,14 +140,16 @@ class Measured(Task):
         if self.form not in LOSSES[self.choices.loss or self.own_loss].of:
             fitting = [one for one in LOSSES.own if self.form in LOSSES[one].of]
             raise ValueError(
-                f"loss '{self.choices.loss}' is not one of a task that {self.title}; it has {', '.join(fitting)}"
+                f"loss: '{self.choices.loss}' is not one of a task that {self.title}; it has {', '.join(fitting)}"
             )
         if self.choices.class_weights:
             check_class_weights(self)
         for name, metric in self.metrics.items():
             if self.predicts not in metric.fits:
                 fitting = [one for one in METRICS.own if self.predicts in METRICS[one].fits]
-                raise ValueError(f"metric '{name}' is not one of a task that {self.title}; it has {', '.join(fitting)}")
+                raise ValueError(
+                    f"metrics: '{name}' is not one of a task that {self.title}; it has {', '.join(fitting)}"
+                )
 
     def _check_targets(self) -> None:
         """Raise ``ValueError`` if the task cannot be learned from the dataset's targets."""

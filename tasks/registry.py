@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import remembered
 from florilegium.common.plugins import Registry, subclass_of
@@ -40,4 +42,6 @@ def make_task(name: str, targets: Targets, choices: Choices = DEFAULTS) -> Task:
     try:
         return TASKS[name](targets, choices)
     except ValueError as error:
+        if str(error).partition(":")[0] in (one.name.replace("_", "-") for one in fields(Choices)):
+            raise ConfigurationError(str(error)) from error  # a key of its own is wrong, not the task
         raise ConfigurationError(f"task: {error}; name another task or another dataset") from error

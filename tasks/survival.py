@@ -79,6 +79,11 @@ class Survival(Measured):
             )
         return y
 
+    def gap(self, y: NDArray[Any]) -> str:
+        """Return that there is no event, if so: the partial likelihood is constant then."""
+        event = self.targets.columns[1]
+        return "" if y[:, 1].any() else f"survival needs events, and column '{event}' is 0 in all training rows"
+
     @property
     def num_strata(self) -> int:
         """Two: censored, and events."""

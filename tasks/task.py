@@ -188,6 +188,10 @@ class Task(ABC):
         """Return the targets (n, *shape) of decoded inputs x (n, …) and stored targets; by default of the latter."""
         return self.encode(stored)
 
+    def gap(self, y: NDArray[Any]) -> str:
+        """Return why nothing can be learned from all clients' training targets y (n, *shape) together; "": it can."""
+        return ""
+
     @property
     def num_strata(self) -> int:
         """The number of strata, by which rows are divided among clients and held out; 0: there are none."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -397,19 +396,22 @@ class _Work:
         for part, table in self.tables.items():
             where, cells = f"{self.source}, {part}: column '{column}'", table.column(column)
             filled = self.keys.missing in (MEDIAN, INDICATOR)
-            if filled:
-                cells = cells.filter(pa.array(~lacks(cells)))
+            lacking = lacks(cells) if filled else np.zeros(len(cells), bool)
             try:
-                # Rows that are not there any more would be counted wrongly.
-                with nullcontext() if filled else in_file(table):
+                with in_file(table):
                     if column in self._dates:
-                        found[part] = days_of(cells, form, where)
-                        if np.isnan(found[part]).any():
-                            refuse_missing(np.isnan(found[part]), where)
-                    else:
-                        found[part] = numbers_of(cells, where) if len(cells) else np.zeros(0)
+                        values = days_of(cells, form, where)
+                        if (wrong := np.isnan(values) & ~lacking).any():
+                            refuse_missing(wrong, where)
+                    else:  # zeros stand in for what is missing, so that messages count the rows of the file
+                        zero = pa.scalar(0).cast(cells.type)
+                        values = numbers_of(
+                            pc.if_else(pa.array(lacking), zero, cells) if lacking.any() else cells, where
+                        )
+                    found[part] = values[~lacking]
             except DataError as error:
-                raise DataError(f"{error}, or choose other columns, or set missing") from error
+                hint = "" if filled else ", or set missing"
+                raise DataError(f"{error}, or choose other columns{hint}") from error
         return self._train.num_rows - len(found["train"]), found["train"]
 
     def _moments(self, column: str, values: NDArray[Any]) -> tuple[float, float]:

@@ -95,7 +95,7 @@ def paths() -> dict[str, str]:
 
 def _run(folder: Path, task: str, path: str, **keys: Value) -> dict[str, Any]:
     """Carry out a run; return its summary."""
-    run = folder / "-".join(map(str, keys.values())) if keys else folder / "run"
+    run = folder / "-".join(map(str, keys.values())).replace(",", ".") if keys else folder / "run"
     given = {
         **KEYS,
         "task": task,
@@ -206,6 +206,32 @@ def test_times_and_events_that_do_not_fit(tmp_path: Path) -> None:
         path = array_dataset((x, wrong), name="times", cache_dir=str(CACHE))
         with pytest.raises(DataError, match=said):
             _run(tmp_path, "survival", path)
+
+
+def test_no_event_at_all_is_refused_and_none_of_a_client_is_not(tmp_path: Path) -> None:
+    x, y = _times(60)
+    y[:, 1] = 0
+    path = array_dataset((x, y), name="times", cache_dir=str(CACHE))
+    with pytest.raises(DataError, match=r"survival needs events, and column .* is 0 in all training rows"):
+        _run(tmp_path, "survival", path)
+    y[::3, 1] = 1  # those of the first of three clients
+    names = np.array(["a", "b", "c"])[np.arange(60) % 3]
+    path = array_dataset((x, y, names), name="times", cache_dir=str(CACHE))
+    found = _run(tmp_path, "survival", path, partitioner="natural", **{"num-clients": 0})
+    assert found["undefined"] == {"seen": {"c-index": ["b", "c"]}}
+    assert 0 <= found["final"]["seen"]["c-index"] <= 1
+
+
+def test_positive_examples_of_one_client_only(tmp_path: Path) -> None:
+    """The others' area under the curve is undefined, and named; their accuracies count."""
+    x, y = _binary(90)
+    names = np.array(["a", "b", "c"])[np.arange(90) % 3]
+    y = np.where(names == "a", np.arange(90) % 2, 0)
+    path = array_dataset((x, y, names), name="one", cache_dir=str(CACHE))
+    keys: dict[str, Value] = {"positive": "1", "metrics": "auroc,accuracy", "partitioner": "natural", "num-clients": 0}
+    found = _run(tmp_path, "binary", path, **keys)
+    assert found["undefined"] == {"seen": {"auroc": ["b", "c"]}}
+    assert found["final"]["seen"]["accuracy"] > 0.3
 
 
 def test_secure_sums_count_clients_without_a_figure(tmp_path: Path) -> None:

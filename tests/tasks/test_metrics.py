@@ -145,11 +145,11 @@ def test_a_function_is_a_metric() -> None:
         (
             "classification",
             Choices(metrics="rmse"),
-            "metric 'rmse' is not one of a task that predicts one",
+            "^metrics: 'rmse' is not one of a task that predicts one",
         ),
         ("classification", Choices(metrics="acuracy"), "did you mean 'accuracy'"),
         ("classification", Choices(metrics="f1,f1"), "names one figure twice"),
-        ("classification", Choices(loss="huber"), "loss 'huber' is not one of a task"),
+        ("classification", Choices(loss="huber"), "^loss: 'huber' is not one of a task"),
         ("classification", Choices(positive="1"), "only task = 'binary' has positive classes"),
         ("binary", Choices(), "binary needs two classes, and the data have 3"),
         ("binary", Choices(positive="7"), "there is no class '7'"),
