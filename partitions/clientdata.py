@@ -92,6 +92,7 @@ class ClientData:
     ) -> None:
         self._train, self._test, self._validation, self.device = train, test, validation, device
         self._scaling = scaling
+        self.unscaled: tuple[ClientData, DatasetSpec] | None = None
         self._labels = labels
         self.labeled = labeled
         self.simulated = simulated
@@ -132,6 +133,9 @@ class ClientData:
         """
         if not self.labeled:
             return self
+        if self.unscaled is not None:  # what is held out must not be in the client's own scales
+            data, spec = self.unscaled
+            return standardised(data.hold_back(fraction, generator, task), spec)
 
         @cache
         def held() -> Tensor:
@@ -203,11 +207,13 @@ def standardised(data: ClientData, spec: DatasetSpec) -> ClientData:
     def scaled(examples: Examples) -> Examples:
         return replace(examples, x=scaling().apply(examples.x))
 
-    return ClientData(
+    found = ClientData(
         lambda: scaled(data.train), lambda: scaled(data.test), labeled=data.labeled, simulated=data.simulated,
-        device=data.device, labels=lambda: data.labels, notes=data.notes,
-        scaling=scaling,
+        device=data.device, labels=lambda: data.labels, notes=data.notes, scaling=scaling,
+        validation=lambda: scaled(data.validation),
     )  # fmt: skip
+    found.unscaled = data, spec
+    return found
 
 
 def to_inputs(

@@ -224,7 +224,15 @@ class _Reader:
             columns = dict(x) if isinstance(x, Mapping) else {self.spec.x: self._cells(x, name)}
             given = [] if y is None or not self.spec.y else self._columns(y)
             labels = dict(zip(self.spec.targets.columns if given else (), given, strict=True))
-            return self.table(pyarrow.table({**columns, **labels}), name, part)
+            try:
+                given_cells = {
+                    column: cells if isinstance(cells, pyarrow.Array) else pyarrow.array(cells, from_pandas=True)
+                    for column, cells in {**columns, **labels}.items()
+                }
+                table = pyarrow.table(given_cells)
+            except (pyarrow.ArrowException, TypeError, ValueError) as error:
+                raise DataError(f"{name}: a column mixes values that do not go together: {error}") from error
+            return self.table(table, name, part)
         rows = laid_out(self.spec, x, f"{name}: pictures")
         if rows.dtype != np.uint8:
             raise DataError(f"{name}: pictures are {rows.dtype}, '{self.spec.name}' needs uint8, 0 to 255")
@@ -242,9 +250,15 @@ class _Reader:
 
     def _examples(self, x: NDArray[np.generic], labels: Sequence[Any] | None, name: str) -> Examples:
         """Return decoded rows as examples; without labels, class 0 is a placeholder that must not be used."""
-        if labels is None:
-            y: NDArray[Any] = np.zeros((len(x), *self.spec.learned.shape), self.spec.learned.dtype)
-        elif self.spec.positions:
+        if self.spec.weight and labels is not None:
+            raise DataError(
+                f"{name}: rows without columns have no weights, which '{self.spec.name}' needs; give a table"
+            )
+        y: NDArray[Any]
+        if labels is None:  # not checked, since a placeholder need be no target
+            y = np.zeros((len(x), *self.spec.learned.shape), self.spec.learned.dtype)
+            return Examples(to_inputs(self.spec, x, self.words), torch.from_numpy(y))
+        if self.spec.positions:
             y = positions_of(self.spec, [*np.asarray(labels).reshape(len(x), -1).tolist()], name)
         elif self.spec.targets.numbers:
             y = numbers_to_predict(self.spec, self._columns(labels), name)

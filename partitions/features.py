@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.partitions.sources.date_parts import width
 from florilegium.partitions.spec import DatasetSpec
 
 Values = NDArray[np.int64]
@@ -100,7 +101,11 @@ def find_feature(spec: DatasetSpec, name: str, bins: str) -> Feature:
     assert schema is not None
     if name in words:
         earlier = words[: words.index(name)]
-        start = len(numbers) + sum(len(schema.categories[word]) for word in earlier)
+        start = (
+            len(numbers)
+            + len(schema.dates) * width(schema.date_parts)
+            + sum(len(schema.categories[word]) for word in earlier)
+        )
         stop = start + len(schema.categories[name])
         return Feature(name, stop - start, lambda x, y: x[:, start:stop].argmax(axis=1).astype(np.int64))
     column, (mean, std) = numbers.index(name), schema.numbers[name]
@@ -110,7 +115,7 @@ def find_feature(spec: DatasetSpec, name: str, bins: str) -> Feature:
 
     def binned(x: NDArray[np.generic], y: NDArray[np.generic]) -> Values:
         values = x[:, column].astype(np.float32)
-        outside = (values < encoded[0]) | (values >= encoded[-1])
+        outside = ~((values >= encoded[0]) & (values < encoded[-1]))  # NaN, too
         return np.where(outside, -1, np.searchsorted(encoded, values, side="right").astype(np.int64) - 1)
 
     return Feature(name, len(edges) - 1, binned)

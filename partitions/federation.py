@@ -24,6 +24,7 @@ from florilegium.partitions.pooled import pooled
 from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Federation, Shares
+from florilegium.partitions.sources.tables import DROP
 from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable, fixed
 from florilegium.tasks.choices import Choices, listed
@@ -79,6 +80,11 @@ def contents(settings: FederationSettings) -> str:
 def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, Dataset]:
     whole = load_dataset(settings)
     table = split_of(settings)
+    if table is not None and whole.spec.table is not None and whole.spec.table.missing == DROP:
+        raise ConfigurationError(
+            f"missing: 'drop' leaves rows out, and the split of partitioner '{settings.partitioner}' counts all of "
+            "them; use 'median' or 'indicator'"
+        )
     dataset = pooled(settings, whole, table)
 
     def make() -> Federation:
@@ -102,7 +108,7 @@ def _named_unseen(settings: FederationSettings, names: Sequence[str]) -> NDArray
     chosen = listed(settings.unseen_clients)
     if chosen and settings.unseen_fraction:
         raise ConfigurationError("unseen-clients: unseen-fraction draws unseen clients; give one of the two")
-    known = {name: client for client, name in enumerate(names) if name} | {str(i): i for i in range(len(names))}
+    known = {str(i): i for i in range(len(names))} | {name: client for client, name in enumerate(names) if name}
     if unknown := [name for name in chosen if name not in known]:
         raise ConfigurationError(
             f"unseen-clients: there is no client '{unknown[0]}'{nearest(unknown[0], known)} Clients: "
@@ -146,7 +152,8 @@ def _build(settings: FederationSettings, whole: Dataset, dataset: Dataset, table
     unseen |= _named_unseen(settings, dealt.names)
     seen = np.flatnonzero(~unseen)
     if len(seen) == 0:
-        raise ConfigurationError("unseen-fraction: no client is left to train on; lower it or use more clients")
+        key = "unseen-clients" if settings.unseen_clients else "unseen-fraction"
+        raise ConfigurationError(f"{key}: no client is left to train on; lower it or use more clients")
     labeled = np.ones(count, dtype=bool)
     labeled[rng.permutation(seen)[max(1, round(settings.labeled_fraction * len(seen))) :]] = False
     federation = Federation(

@@ -8,11 +8,10 @@ A row's way is: where it is (:mod:`florilegium.partitions.sources.source`), what
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from florilegium.common.errors import ConfigurationError
+from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.memo import remembered
 from florilegium.common.references import resolve
 from florilegium.partitions.describing import described
@@ -41,23 +40,25 @@ def _choices(settings: SourceSettings, spec: DatasetSpec, source: Source) -> Cho
     choices = Choices.of(settings)
     if choices.target_scale == "none" or not spec.targets.numbers:
         return choices
-    return replace(choices, scales=spec.scales or _scales(spec, source))
+    return replace(choices, scales=spec.scales or _scales(source))
 
 
 @remembered(16)
-def _scales(spec: DatasetSpec, source: Source) -> tuple[tuple[float, float], ...]:
+def _scales(source: Source) -> tuple[tuple[float, float], ...]:
     """Return mean and standard deviation of each target of the training rows.
 
     Raises:
         ConfigurationError: if the rows are not here, as on a device whose schema does not say it, or all are equal.
     """
-    here = spec.arrays or (spec.folder and (Path(spec.folder) / "train.parquet").is_file())
-    if not here:
+    spec = described(source)
+    try:
+        whole = encoded(spec, source)
+    except (ConfigurationError, DataError) as error:
         raise ConfigurationError(
-            f"target-scale: '{spec.name}' does not say how its targets are distributed; add scales = [[mean, "
-            "deviation]] to its schema, or leave the key out"
-        )
-    y = encoded(spec, source).train.y.astype(np.float64).reshape(-1, len(spec.targets.columns))
+            f"target-scale: '{spec.name}' does not say how its targets are distributed, and its rows cannot be read "
+            f"here ({error}); add scales = [[mean, deviation]] to its schema, or leave the key out"
+        ) from error
+    y = whole.train.y.astype(np.float64).reshape(-1, len(spec.targets.columns))
     if not y.std(axis=0).all():
         raise ConfigurationError(f"target-scale: a target of '{spec.name}' is the same in all training rows")
     return tuple((float(mean), float(std)) for mean, std in zip(y.mean(axis=0), y.std(axis=0), strict=True))

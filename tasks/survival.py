@@ -104,7 +104,7 @@ class Survival(Measured):
 
     def activate(self, outputs: Tensor) -> Tensor:
         """Return relative risks exp s, (n, 1)."""
-        return outputs.exp()
+        return outputs.clamp(max=80).exp()  # larger ones are infinite in single precision
 
     def predictions(self, activated: NDArray[Any]) -> dict[str, list[Any]]:
         """Return the relative risk of each input."""

@@ -14,6 +14,7 @@ import pandas as pd
 
 from florilegium.apps.runs.run_list import ListedRun, list_folder, state_of
 from florilegium.apps.settings.configuration import defaults, read_settings
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.main_figure import MainFigure, read_main
 from florilegium.strategies.folder.metrics_file import TRAINING, read_metrics
@@ -145,7 +146,12 @@ class Run:
         """
         from florilegium.apps.runs.predictions import inputs_of, table_of_predictions
 
-        x, spec = inputs_of(inputs, read_settings(self.path)[0])
+        settings = read_settings(self.path)[0]
+        if settings.standardise == "client" and client is None:
+            raise ConfigurationError(
+                "client: inputs are standardised by each client's own rows; name the client whose model is to predict"
+            )
+        x, spec = inputs_of(inputs, settings)
         return table_of_predictions(self.model(client), x, spec)
 
     def plot(self) -> Figure:

@@ -34,6 +34,11 @@ def check_task(settings: ClientSettings, hyper: Any, task: Task) -> None:
             f"{given[0].replace('_', '-')}: it would have no effect with method '{settings.method}', which {ignores}; "
             "leave it out"
         )
+    if learns != "targets" and settings.standardise == "client":
+        raise ConfigurationError(
+            f"standardise: method '{settings.method}' learns {learns} from values of all clients, which need one "
+            "scale; set 'federation'"
+        )
     own = {"standardise": settings.standardise == "client", "class-weights": settings.class_weights in BALANCED}
     if settings.privacy.unit == "example" and (counts := [name for name, on in own.items() if on]):
         raise ConfigurationError(

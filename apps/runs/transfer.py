@@ -26,12 +26,13 @@ from florilegium.common.figures import ShownFigure
 from florilegium.common.files import write_text
 from florilegium.common.pages import write_page, write_picture
 from florilegium.common.seeds import torch_generator
-from florilegium.common.settings import Section, Value
+from florilegium.common.settings import DataSettings, Section, Value
 from florilegium.models.blocks import block_of, body_and_classifier, classifier_shape, last_blocks
 from florilegium.models.parameters import arrays_of, set_arrays, whole
 from florilegium.partitions.clientdata import Examples, resize, to_inputs
 from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.server_rows import matching
+from florilegium.partitions.settings import SourceSettings
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 from florilegium.strategies.folder.results import SUMMARY, read_summary
 from florilegium.strategies.folder.run_folder import read_checkpoint, read_config, read_frozen
@@ -172,14 +173,10 @@ def check_target(settings: Settings, hyper: Section) -> None:
 
 def _target_settings(settings: Settings) -> Settings:
     """Return the settings of the target dataset: keys that describe the columns of ``dataset`` do not apply to it."""
-    keys = {
-        "dataset": settings.transfer_target,
-        "input_column": "",
-        "label_column": "",
-        "text_length": 0,
-        "image_size": 0,
-    }
-    return settings.model_copy(update=keys)
+    general = {*DataSettings.model_fields, "data_dir", "cache_dir"}
+    fields = {name: field for name, field in SourceSettings.model_fields.items() if name not in general}
+    defaults = {name: field.get_default() for name, field in fields.items()}
+    return settings.model_copy(update={**defaults, "dataset": settings.transfer_target})
 
 
 def _target(settings: Settings) -> DatasetSpec:

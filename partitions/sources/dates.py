@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -17,18 +19,26 @@ from florilegium.partitions.sources.date_parts import DAYS, PERIODS
 ISO = ""
 """Stands for the formats of ISO 8601: 2024-03-31, 2024-03-31T14:30:00."""
 _FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d.%m.%Y %H:%M", "%Y%m%d")
-_DATE_LIKE = r"^\s*\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?\s*$"
+_DATE_LIKE = (
+    r"^\s*([0-9]{4}[-./][0-9]{1,2}[-./][0-9]{1,2}|[0-9]{1,2}[-./][0-9]{1,2}[-./][0-9]{4})"
+    r"([ T][0-9]{1,2}:[0-9]{2}.*)?\s*$"
+)
 _MICROSECONDS = 86_400 * 10**6
 
 
-def is_date(column: pa.ChunkedArray) -> bool:
-    """Return whether a column holds dates: of Arrow's types, or texts that look like dates, missing ones aside."""
+def is_date(column: pa.ChunkedArray, form: str = ISO) -> bool:
+    """Return whether a column holds dates: of Arrow's types, or texts that look like dates, missing ones aside.
+
+    Years have four digits, unless a ``form`` is given that says otherwise.
+    """
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         return True
     if not is_text(column.type):
         return False
     given = pc.unique(column.cast(pa.string()).drop_null())
     given = given.filter(pc.not_equal(pc.utf8_trim_whitespace(given), ""))
+    if form != ISO and len(given):
+        return _read(pa.chunked_array([given]), form) is not None
     return bool(len(given)) and bool(pc.all(pc.match_substring_regex(given, _DATE_LIKE)).as_py())
 
 
@@ -53,13 +63,18 @@ def _read(column: pa.ChunkedArray, form: str) -> pa.ChunkedArray | None:
     """Return the times of a column of text, in microseconds, null where a cell is missing; None if one does not fit."""
     text = pc.utf8_trim_whitespace(column.cast(pa.string()))
     text = pc.if_else(pc.equal(text, ""), None, text)
-    try:
-        if form == ISO:
-            return text.cast(pa.timestamp("us"))
-        times = pc.strptime(text, format=form, unit="us", error_is_null=True)
-    except (pa.ArrowException, ValueError):
+    if form == ISO:
+        for kind in (pa.timestamp("us"), pa.timestamp("us", tz="UTC")):  # without, or with, a time zone
+            with suppress(pa.ArrowException):
+                return text.cast(kind).cast(pa.timestamp("us"))
         return None
-    return times if times.null_count == text.null_count else None
+    # Arrow takes 31.02. for 2 March, and 24 for the year 24.
+    coded = text.combine_chunks().dictionary_encode()
+    try:
+        times = [datetime.strptime(cell, form).replace(tzinfo=None) for cell in coded.dictionary.to_pylist()]
+    except ValueError:
+        return None
+    return pa.chunked_array([pa.array(times, pa.timestamp("us")).take(coded.indices)])
 
 
 def days_of(column: pa.ChunkedArray, form: str, where: str) -> NDArray[np.float64]:

@@ -78,7 +78,10 @@ def weights_of(cells: Cells, where: str) -> NDArray[np.float32]:
     Raises:
         DataError: if one is missing, not finite or below 0, or all are 0.
     """
-    weights = numbers_of(cells, where).astype(np.float32)
+    with np.errstate(over="ignore"):
+        weights = numbers_of(cells, where).astype(np.float32)
+    if not np.isfinite(weights).all():
+        raise DataError(f"{where} has a weight in row {int(np.argmin(np.isfinite(weights)))} that is too large")
     if (weights < 0).any() or (len(weights) and not weights.any()):
         found = f"{weights.min():g} in row {int(weights.argmin())}" if (weights < 0).any() else "0 in all rows"
         raise DataError(f"{where} must hold weights of at least 0, not all 0 (found: {found})")

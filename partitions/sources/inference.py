@@ -6,6 +6,7 @@ Scales, categories and classes come from the training rows alone.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,8 @@ from florilegium.partitions.spec import Split
 from florilegium.tasks.choices import listed as separated
 
 Tables = Mapping[str, pa.Table]
+
+log = logging.getLogger("flwr")
 
 LABELS = ("label", "labels", "target", "class", "y")
 """Names of columns that are taken for the label."""
@@ -113,7 +116,7 @@ class _Work:
         kinds = {c: self._train.schema.field(c).type for c in self._train.column_names if c not in (*labels, *weight)}
         free = {c: k for c, k in kinds.items() if c.lower() not in (*CLIENTS, *NUMBERING) and c not in dropped}
         candidates = {c: kinds[c] for c in chosen} if chosen else free
-        self._dates = {c for c in candidates if is_date(self._train.column(c))}
+        self._dates = {c for c in candidates if is_date(self._train.column(c), self.keys.date_format)}
         kind, inputs = self._inputs(candidates, named=bool(chosen))
         if kind == "table" and self.keys.missing == DROP:
             self._drop(inputs)
@@ -192,6 +195,11 @@ class _Work:
                 self.tables[part] = noted(table.filter(pa.array(~lacking)), [])
                 dropped = f"{int(lacking.sum())} of {len(lacking)} rows dropped"
                 self.notes.append(f"{part}: {dropped}, since an input is missing")
+                for column in (c for c in table.column_names if c.lower() in CLIENTS):
+                    before, left = (set(names_in(t.column(column), column)) for t in (table, self.tables[part]))
+                    if gone := sorted(before - left):
+                        self.notes.append(f"{part}: no row is left of column '{column}' for {listed(gone)}")
+                        log.warning("%s: %s", self.source, self.notes[-1])
 
     def _label(self) -> list[str]:
         """Return the label column, or several columns of numbers to predict."""
@@ -350,7 +358,9 @@ class _Work:
                     continue
                 mean, std = self._moments(column, values)
                 if not std > 0:
-                    self.notes.append(f"not used: column '{column}', which is {mean:g} in all training rows")
+                    self.notes.append(
+                        f"not used: column '{column}', which is {mean:g} in all training rows that have it"
+                    )
                     continue
                 plain = self.keys.standardise == "none" and column not in self._dates
                 (dates if column in self._dates else numbers)[column] = [0.0, 1.0] if plain else [mean, std]

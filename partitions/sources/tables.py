@@ -132,6 +132,10 @@ def complete(schema: TableSchema, table: pa.Table) -> NDArray[np.bool_] | None:
     lacking = np.zeros(table.num_rows, bool)
     for name in schema.columns:
         lacking |= lacks(table.column(name))
+        if name in schema.categories:
+            codes, words = category_codes(table.column(name))
+            unknown = [word in MISSING and word not in schema.categories[name] for word in words]
+            lacking |= np.array(unknown, bool)[codes]
     return ~lacking if lacking.any() else None
 
 

@@ -186,6 +186,8 @@ def _model_of(client: str, again: Reopened) -> nn.Module:
     if again.strategy.models == "none":
         raise RunError(f"method '{again.settings.method}' makes no models of clients to look for canaries in")
     again.strategy.measure(again.round, [client], again.checkpoint.arrays)
+    if again.settings.standardise == "client":
+        raise RunError("canaries are not in a client's own scale; audit a run with standardise = 'federation'")
     return again.host.predictor
 
 

@@ -24,6 +24,7 @@ from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
 from florilegium.common.pages import table_of
 from florilegium.common.seeds import numpy_generator
+from florilegium.models.scaled import Scaled
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.loading import task_of
 
@@ -155,6 +156,7 @@ def attack(run: Path) -> Membership:
         others: dict[str, list[Array]] = {client: [] for client in names}
         for place, client in enumerate(names):
             model = model_of(again, client)
+            model = model.network if isinstance(model, Scaled) else model  # the host's examples are scaled already
             own[client] = confidences(model, rows[client][0])
             for step in range(1, min(OUTSIDE, len(names) - 1) + 1):
                 other = names[place - step]

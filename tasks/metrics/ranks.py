@@ -23,6 +23,8 @@ class _OneAgainstRest(Metric):
     def whole(self, seen: Seen) -> float:
         """Return the mean over the classes for which the figure is defined."""
         scores, y = np.asarray(seen.scores.double().cpu()), np.asarray(seen.y.cpu())
+        if not np.isfinite(scores).all():  # of a model that has diverged
+            return math.nan
         if self.shape.predicts == ONE:
             y = y[:, None] == np.arange(self.shape.size)
         if self.shape.binary:

@@ -18,7 +18,7 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.models.scaled import Scaled
 from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.describing import decisions
-from florilegium.partitions.device_data import read_device, read_inputs
+from florilegium.partitions.device_data import read_device, read_inputs, read_rows
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of, load_dataset
 from florilegium.partitions.settings import FederationSettings
@@ -288,3 +288,47 @@ def test_one_hospital_may_be_left_out_of_training(tmp_path: Path) -> None:
         federate(_keys(tmp_path, unseen_clients="nort", **keys))
     with pytest.raises(ConfigurationError, match="no client is left to train on"):
         federate(_keys(tmp_path, unseen_clients="north,south", **keys))
+
+
+def test_impossible_dates_versions_and_time_zones(tmp_path: Path) -> None:
+    frame = _frame()
+    frame["admitted"] = ["31.02.2021"] + ["01.03.2021"] * (N - 1)
+    _write(tmp_path / "february", frame)
+    with pytest.raises(ConfigurationError, match="no known format fits all of them"):
+        dataset_of(_keys(tmp_path, dataset=str(tmp_path / "february"), missing="median"))
+    frame["admitted"] = ["1.2.3", "1.10.4"] * (N // 2)
+    _write(tmp_path / "versions", frame)
+    spec = dataset_of(_keys(tmp_path, dataset=str(tmp_path / "versions"), missing="median"))
+    assert spec.table is not None
+    assert spec.table.categories["admitted"] == ("1.10.4", "1.2.3")
+    frame["admitted"] = [f"2024-03-{1 + i % 28:02d}T01:30:00+02:00" for i in range(N)]
+    _write(tmp_path / "zones", frame)
+    x, _ = _features(tmp_path, dataset=str(tmp_path / "zones"), missing="median")
+    days = pd.to_datetime(frame["admitted"], utc=True)
+    exact = (days - pd.Timestamp("1970-01-01", tz="UTC")) / pd.Timedelta(days=1)
+    np.testing.assert_allclose(x[:, 2], (exact - exact.mean()) / exact.std(ddof=0), atol=1e-4)
+
+
+def test_held_out_patients_are_not_in_the_clients_scales(tmp_path: Path) -> None:
+    _write(tmp_path / "own", _frame())
+    federation, dataset = federate(_keys(tmp_path, missing="median", standardise="client"))
+    data = simulated(federation, dataset, 0).hold_back(0.3, torch.Generator().manual_seed(1), dataset.spec.learned)
+    assert len(data.validation)
+    assert float(data.train.x[:, 1].mean()) == pytest.approx(0, abs=1e-5)
+    assert float(data.train.x[:, 1].std(correction=0)) == pytest.approx(1, abs=1e-5)
+    assert abs(float(data.validation.x[:, 1].mean())) > 1e-3
+
+
+def test_rows_to_predict_need_no_targets(tmp_path: Path) -> None:
+    """Placeholders of times, which would have to be above 0, are not checked."""
+    frame = _frame().rename(columns={"label": "event"})
+    frame["time"] = np.arange(1.0, N + 1)
+    _write(tmp_path / "own", frame)
+    keys = _keys(tmp_path, missing="median", label_column="time+event", task="survival")
+    spec = dataset_of(keys)
+    frame.drop(columns=["time", "event"]).to_csv(tmp_path / "rows.csv", index=False)
+    assert len(read_inputs(tmp_path / "rows.csv", spec)[0]) == N
+    frame.drop(columns=["time", "event"]).to_csv(_site(tmp_path) / "train.csv", index=False)
+    assert len(read_device(tmp_path / "site", spec, labeled=False).train) == N
+    rows = frame[[*spec.table.columns]].astype({"admitted": object}).to_dict("list")  # with NaN and NaT among texts
+    assert read_rows(rows, spec).shape == (N, spec.table.features)
