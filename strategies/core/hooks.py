@@ -22,7 +22,7 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Federation, Setup
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.exchange.evaluation import MEDIAN, Evaluation, summarise
+from florilegium.strategies.exchange.evaluation import Evaluation, summarise, watched
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.population import GROUPS
 from florilegium.strategies.exchange.requests import Cohort
@@ -166,19 +166,22 @@ class Hooks:
     def finished(self, server_round: int) -> bool:
         """Return whether the run ends early, with ``server_round``.
 
-        By default: after ``patience`` evaluations in a row without a new lowest median of the validation losses.
+        By default: after ``patience`` evaluations in a row without a new best median of the validation losses, or of
+        the main figure that key ``metrics`` chooses.
         """
         evaluations = self.federation.run.metrics.evaluations
         if not self.settings.patience or not evaluations:
             return False
-        losses = [line.get("seen", {}).get(MEDIAN) for line in evaluations]
-        losses = [loss for loss in losses if loss is not None]  # an evaluation may have reached nobody who validates
-        if not losses:
+        name, higher = watched(self.task)
+        found = [line.get("seen", {}).get(f"{name}_median") for line in evaluations]
+        values = [value for value in found if value is not None]  # an evaluation may have reached nobody who validates
+        if not values:
             raise ConfigurationError("patience: no client has an example to validate with; raise validation-fraction")
-        stale = len(losses) - 1 - int(np.argmin(losses))
+        stale = len(values) - 1 - int(np.argmax(values) if higher else np.argmin(values))
         if stale < self.settings.patience:
             return False
-        log.info("round %d is the last: the validation loss has not fallen in %d evaluations", server_round, stale)
+        said = f"{name.replace('_', ' ')} has not {'risen' if higher else 'fallen'}"
+        log.info("round %d is the last: the %s in %d evaluations", server_round, said, stale)
         return True
 
     # ------------------------------------------------------------------------------------- evaluation

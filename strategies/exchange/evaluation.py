@@ -33,6 +33,16 @@ VALIDATION_LOSS, MEDIAN = "validation_loss", "validation_loss_median"
 """Figures of the examples held out from training: the mean over clients, and the median, which no client decides."""
 
 
+def watched(task: Task) -> tuple[str, bool]:
+    """Return the figure by which ``patience`` ends a run, and whether larger is better.
+
+    It is the main figure of held-out examples if key ``metrics`` chooses one, else their loss.
+    """
+    if not task.choices.metrics:
+        return VALIDATION_LOSS, False
+    return f"validation_{task.main}", task.figures[task.main].higher
+
+
 def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.float64], task: Task) -> Figures:
     """Summarise the clients of one group.
 
@@ -42,16 +52,17 @@ def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.f
         task: what is learned.
 
     Returns:
-        The unweighted mean over clients of every metric, and the median of ``validation_loss``; the task's figures of
-        all examples together, as far as they follow exactly (``accuracy_weighted``, ``rmse_pooled``). Of the main
-        figure also ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least one);
-        these count only clients with test examples, since a device may have none.
+        The unweighted mean over clients of every metric, and the median of what ``patience`` follows; the task's
+        figures of all examples together, as far as they follow exactly (``accuracy_weighted``, ``rmse_pooled``). Of the
+        main figure also ``std`` (over clients) and ``worst_decile`` (mean of the worst tenth of the clients, at least
+        one); these count only clients with test examples, since a device may have none.
     """
     told = {name: values for name, values in metrics.items() if name not in task.sums and not np.isnan(values).all()}
     figures = {name: float(np.nanmean(values)) for name, values in told.items()}
-    validated = metrics.get(VALIDATION_LOSS, np.empty(0))
+    name = watched(task)[0]
+    validated = metrics.get(name, np.empty(0))
     if not np.isnan(validated).all():
-        figures[MEDIAN] = float(np.nanmedian(validated))
+        figures[f"{name}_median"] = float(np.nanmedian(validated))
     values = metrics.get(task.main, np.full(len(examples), np.nan))
     figures |= pooled(task, lambda name: _over_examples(metrics[name], examples), metrics)
     known = (examples > 0) & ~np.isnan(values)

@@ -123,8 +123,8 @@ class ServerSettings(FederationSettings, SharedSettings):
     )
     patience: int = key(
         0,
-        "stop after this many evaluations in a row without a new lowest median of the clients' validation losses; 0: "
-        "never",
+        "stop after this many evaluations in a row without a new best median of the clients' validation losses, or of "
+        "the main figure of `metrics`; 0: never",
         ge=0,
     )
     run_name: str = key(

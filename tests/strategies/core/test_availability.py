@@ -123,3 +123,13 @@ def test_an_evaluation_that_reached_nobody_who_validates_counts_for_nothing() ->
         lines = [{"seen": {} if loss is None else {MEDIAN: loss}} for loss in losses]
         strategy.federation.run = SimpleNamespace(metrics=SimpleNamespace(evaluations=lines))
         assert strategy.finished(9) == over
+
+
+def test_a_chosen_main_figure_ends_a_run() -> None:
+    """Of AUROC the largest is best, of an error the smallest; without ``metrics`` the loss decides."""
+    keys: dict[str, Value] = {"patience": 2, "validation-fraction": 0.2, "metrics": "auroc,accuracy"}
+    strategy = _on_devices([50, 50], method="fedavg", **keys)
+    for values, over in (([0.6, 0.7, 0.65], False), ([0.7, 0.6, 0.65], True), ([0.6, 0.65, 0.7], False)):
+        lines = [{"seen": {"validation_auroc_median": value, MEDIAN: 9.0}} for value in values]
+        strategy.federation.run = SimpleNamespace(metrics=SimpleNamespace(evaluations=lines))
+        assert strategy.finished(9) == over
