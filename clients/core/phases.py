@@ -32,7 +32,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 RESERVED = frozenset(
     [
         *(field.name for field in fields(Work)), *PROTECTION, USED, "phase", "reduce", "clients", "server-round",
-        "cohort", "send", "scatter", "shapes", "evaluation", "out_of", "arrived",
+        "cohort", "send", "scatter", "shapes", "evaluation", "out_of", "arrived", "base",
     ]
 )  # fmt: skip
 """Names that arguments must not have: requests use them on the wire, or ``Round.ask`` as options."""

@@ -414,10 +414,9 @@ class _Work:
                         if (wrong := np.isnan(values) & ~lacking).any():
                             refuse_missing(wrong, where)
                     else:  # zeros stand in for what is missing, so that messages count the rows of the file
-                        zero = pa.scalar(0).cast(cells.type)
-                        values = numbers_of(
-                            pc.if_else(pa.array(lacking), zero, cells) if lacking.any() else cells, where
-                        )
+                        if lacking.any():
+                            cells = pc.if_else(pa.array(lacking), pa.array([0], cells.type)[0], cells)
+                        values = numbers_of(cells, where)
                     found[part] = values[~lacking]
             except DataError as error:
                 hint = "" if filled else ", or set missing"

@@ -208,7 +208,7 @@ def test_sums_are_divided_by_the_expected_number_of_clients(tmp_path: Path, cont
 
 def test_the_count_within_the_bound_is_noisy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The share b̄ has deviation 1/20, so that ln C moves by 0.2/20 where half of the changes are within C."""
-    monkeypatch.setattr("florilegium.privacy.ledger.write_text", lambda *_: None)
+    monkeypatch.setattr("florilegium.privacy.ledger.write_text", lambda *_, **__: None)
     protection, steps = _alone(tmp_path, **{"privacy.noise-multiplier": 0.7, "privacy.clip-quantile": 0.5}), []
     for _ in range(300):
         before, sums = protection.clip_norm, {"w": np.zeros(1), WITHIN: np.zeros(1)}
