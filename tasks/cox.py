@@ -19,10 +19,13 @@ def cox(outputs: Tensor, y: Tensor, choices: Choices) -> Tensor:
         y: times T and events E, (n, 2).
         choices: not used.
     """
+    from torch import searchsorted
+
     times, events = y.unbind(1)
     order = times.argsort(descending=True, stable=True)
     # All rows with the same time are at risk together: the sum up to the last of them.
-    last = (times[order][None, :] >= times[order][:, None]).sum(dim=1) - 1
+    falling = -times[order]
+    last = searchsorted(falling, falling, right=True) - 1
     return _terms(outputs[order, 0], events[order], last, order)
 
 
