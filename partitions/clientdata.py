@@ -149,22 +149,23 @@ class ClientData:
             chosen[order[((torch.arange(count) + start) * len(classes) / max(1, count)).long()]] = True
             return chosen
 
+        return self._with(lambda: self.train.rows(~held()), validation=lambda: self.train.rows(held()))
+
+    def _with(
+        self,
+        train: Callable[[], Examples],
+        test: Callable[[], Examples] | None = None,
+        validation: Callable[[], Examples] | None = None,
+    ) -> ClientData:
+        """Return the same client with other examples; None: its own."""
         return ClientData(
-            lambda: self.train.rows(~held()),
-            lambda: self.test,
-            labeled=self.labeled,
-            simulated=self.simulated,
-            device=self.device,
-            validation=lambda: self.train.rows(held()),
-            scaling=self._scaling,
-        )
+            train, test or (lambda: self.test), labeled=self.labeled, simulated=self.simulated, device=self.device,
+            validation=validation or (lambda: self.validation), notes=self.notes, scaling=self._scaling,
+        )  # fmt: skip
 
     def redrawn(self, change: Callable[[Tensor, int, int], Tensor]) -> ClientData:
         """Return the same data, with training examples that training changes (:meth:`Examples.redrawn`)."""
-        return ClientData(
-            lambda: self.train.redrawn(change), lambda: self.test, labeled=self.labeled, simulated=self.simulated,
-            device=self.device, validation=lambda: self.validation, scaling=self._scaling,
-        )  # fmt: skip
+        return self._with(lambda: self.train.redrawn(change))
 
     def weighted(self, weigh: Callable[[NDArray[Any]], NDArray[np.float32]]) -> ClientData:
         """Return the same data, with weights of training examples: ``weigh`` returns them, (n,), given the targets."""
@@ -173,10 +174,7 @@ class ClientData:
             own = torch.from_numpy(weigh(self.train.y.cpu().numpy())).to(self.train.y.device)
             return replace(self.train, weights=own if self.train.weights is None else own * self.train.weights)
 
-        return ClientData(
-            train, lambda: self.test, labeled=self.labeled, simulated=self.simulated, device=self.device,
-            validation=lambda: self.validation, scaling=self._scaling,
-        )  # fmt: skip
+        return self._with(train)
 
     def without_test(self) -> ClientData:
         """Return the same data with the validation examples as test examples; the real ones cannot be read any more."""
@@ -184,10 +182,7 @@ class ClientData:
         def held() -> Examples:
             return self.validation if self._validation else self.train.rows(slice(0))
 
-        return ClientData(
-            lambda: self.train, held, labeled=self.labeled, simulated=self.simulated, device=self.device,
-            validation=held, scaling=self._scaling,
-        )  # fmt: skip
+        return self._with(lambda: self.train, held, held)
 
     def _move(self, examples: Examples) -> Examples:
         weights = None if examples.weights is None else examples.weights.to(self.device)
@@ -195,7 +190,7 @@ class ClientData:
 
 
 def standardised(data: ClientData, spec: DatasetSpec) -> ClientData:
-    """Return data whose numbers the client standardises itself, if ``spec`` says so (``TableSchema.own``)."""
+    """Return data whose numbers the client standardises itself, if its table is to (``TableSchema.own``)."""
     table = spec.table
     if table is None or not table.own:
         return data
