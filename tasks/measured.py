@@ -96,6 +96,22 @@ LOSSES: Registry[Loss] = Registry(
 """All losses by name: the suite's own, and those of other packages (:mod:`florilegium.common.plugins`)."""
 
 
+class OfColumns:
+    """Tasks with a target and an output for each column of targets."""
+
+    targets: Targets
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the target of one example, (k,)."""
+        return (len(self.targets.columns),)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The shape of a network's output for one input, (k,)."""
+        return self.shape
+
+
 class Measured(Task):
     """A task whose figures are metrics, by default ``own_metrics``, and whose loss has a name, by default ``own_loss``.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
 from florilegium.tasks.losses import LOGIT
-from florilegium.tasks.measured import Measured
+from florilegium.tasks.measured import Measured, OfColumns
 from florilegium.tasks.metric import MANY, Seen, Shape
 from florilegium.tasks.task import Targets
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class MultiLabel(Measured):
+class MultiLabel(OfColumns, Measured):
     """Targets are k columns of 0 and 1, outputs k logits; the loss is a mean over examples and labels."""
 
     title = "predicts which of several labels apply"
@@ -38,16 +38,6 @@ class MultiLabel(Measured):
             raise ValueError(
                 "multi-label needs two or more columns of 0 and 1: target = ['a', 'b'], label-column = 'a+b'"
             )
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the target of one example, (k,)."""
-        return (len(self.targets.columns),)
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """The shape of a network's output for one input, (k,)."""
-        return self.shape
 
     @cached_property
     def metric_shape(self) -> Shape:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from florilegium.tasks.losses import NUMBER
-from florilegium.tasks.measured import Measured
+from florilegium.tasks.measured import Measured, OfColumns
 from florilegium.tasks.metric import QUANTITIES, Seen, Shape
 from florilegium.tasks.task import LOSS, NUMBERS, Targets
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Regression(Measured):
+class Regression(OfColumns, Measured):
     """Targets are k numbers, outputs as many; the loss is the squared error, a mean over examples and columns.
 
     With ``target_scale = "standard"`` outputs are (y − mean) / deviation, and so are errors in the loss; figures and
@@ -40,16 +40,6 @@ class Regression(Measured):
             raise ValueError(f"there are {len(self.choices.scales)} scales for {len(self.targets.columns)} targets")
         if self.targets.shape:
             raise ValueError(f"regression needs one number a column, and there are {self.targets.shape}")
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the target of one example, (k,)."""
-        return (len(self.targets.columns),)
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """The shape of a network's output for one input, (k,)."""
-        return self.shape
 
     @cached_property
     def metric_shape(self) -> Shape:
