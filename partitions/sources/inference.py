@@ -60,8 +60,8 @@ CLIENTS = (
 """Names of columns that are taken for the names of natural clients."""
 NUMBERING = ("", "id", "idx", "index", "unnamed: 0", "__index_level_0__")
 """Names of columns that number the rows, and are no inputs; pandas writes one without a name."""
-_OF_TABLES = ("input-columns", "drop-columns", "missing", "date-parts", "date-format", "standardise")
-"""Keys that only tables have."""
+_OF_TABLES = ("input-columns", "drop-columns", "missing", "date-parts", "date-format")
+"""Keys that only tables have, besides ``standardise``, which :meth:`DatasetSpec.scaled_by` refuses."""
 MOST_CATEGORIES = 10_000
 _CATEGORIES = 100
 """Text columns with more values than this are no categories, and numeric labels with more may be targets."""
@@ -350,9 +350,11 @@ class _Work:
             if is_vector(kind):
                 vectors[column] = self._vector(column)
             elif is_number(kind) or column in self._dates:
-                if column in self._dates:
-                    forms.add(self.keys.date_format or format_of(self._train.column(column), f"column '{column}'"))
-                lacking, values = self._values(column, max(forms, default=ISO))
+                form = ISO
+                if column in self._dates and is_text(kind):  # columns of Arrow's types need no format
+                    form = self.keys.date_format or format_of(self._train.column(column), f"column '{column}'")
+                    forms.add(form)
+                lacking, values = self._values(column, form)
                 if not len(values):
                     self.notes.append(f"not used: column '{column}', which has no value in any training row")
                     continue

@@ -332,3 +332,14 @@ def test_rows_to_predict_need_no_targets(tmp_path: Path) -> None:
     assert len(read_device(tmp_path / "site", spec, labeled=False).train) == N
     rows = frame[[*spec.table.columns]].astype({"admitted": object}).to_dict("list")  # with NaN and NaT among texts
     assert read_rows(rows, spec).shape == (N, spec.table.features)
+
+
+def test_dates_of_arrows_types_stand_beside_dates_in_text(tmp_path: Path) -> None:
+    frame = _frame()
+    frame["left"] = (frame["admitted"] + pd.Timedelta(days=9)).dt.strftime("%d.%m.%Y")
+    (tmp_path / "own").mkdir()
+    frame.to_parquet(tmp_path / "own" / "train.parquet")
+    x, spec = _features(tmp_path, missing="median")
+    assert spec.table is not None
+    assert [*spec.table.dates] == ["admitted", "left"]
+    np.testing.assert_allclose(x[:, 2], x[:, 3], atol=1e-4)
