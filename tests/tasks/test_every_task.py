@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.runs.predictions import add_onnx, table_of_predictions
@@ -167,7 +168,8 @@ def test_a_model_is_exported_with_its_task(task: str, paths: dict[str, str], tmp
     }.get(task, ["classes"])  # fmt: skip
     assert [*table] == expected
     add_onnx(tmp_path)
-    assert (tmp_path / "model.onnx").is_file()
+    found = ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"x": data.train.x.contiguous().numpy()})[0]
+    np.testing.assert_allclose(found, spec.learned.activate(outputs).detach(), rtol=1e-4, atol=1e-5)
 
 
 _HELD: dict[str, Arrays] = {}
