@@ -58,6 +58,15 @@ class Examples:
         return Examples(self.x.clone(), self.y, lambda seed, epoch: change(self.x, seed, epoch), self.weights)
 
 
+def joined(parts: Sequence[Examples]) -> Examples:
+    """Return the examples of several parts, which do not change from epoch to epoch, in one."""
+    if len(parts) == 1:
+        return parts[0]
+    weights = [part.weights for part in parts if part.weights is not None]
+    x, y = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y"))
+    return Examples(x, y, weights=torch.cat(weights) if weights else None)
+
+
 def validating(count: int, fraction: float) -> int:
     """Return how many of ``count`` training examples :meth:`ClientData.hold_back` holds out for validation."""
     return int(fraction * count)

@@ -41,7 +41,7 @@ def described(source: Source) -> DatasetSpec:
             return _as_asked(entry, source)
         where = entry if isinstance(entry, Path) else from_function(entry, source.cache)
     spec = read_schema(where)
-    if not (spec.arrays or (where / "train.parquet").is_file()) and folders.has_clients(where):
+    if not (spec.arrays or folders.plain_parquet(where)) and folders.has_clients(where):
         spec = replace(spec, client_columns=tuple(dict.fromkeys((CLIENT, *spec.client_columns))))
     return _as_asked(spec, source)
 

@@ -17,7 +17,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -32,15 +32,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from florilegium.common.errors import DataError
 from florilegium.common.places import read_utf8
-from florilegium.partitions.clientdata import CPU, ClientData, Examples, standardised, to_inputs
+from florilegium.partitions.clientdata import CPU, ClientData, Examples, joined, standardised, to_inputs
 from florilegium.partitions.held_out import HELD_BACK
 from florilegium.partitions.sources.columns import meant
 from florilegium.partitions.sources.decode import decode, decode_inputs, without_gaps
 from florilegium.partitions.sources.folders import numbers_in, present
+from florilegium.partitions.sources.parts import chosen, contents
 from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures
 from florilegium.partitions.sources.rows import laid_out
-from florilegium.partitions.sources.table_files import first_line, read_parquet, read_texts, refuse_twins
+from florilegium.partitions.sources.table_files import first_line, read_parquet, read_shards, read_texts, refuse_twins
 from florilegium.partitions.sources.targets import labels_of, numbers_to_predict, positions_of
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import PARTS, DatasetSpec
@@ -153,6 +154,14 @@ class _Reader:
         targets = self._targets(split.x, split.y)
         return Examples(to_inputs(self.spec, split.x, self.words), targets, weights=weights)
 
+    def part(self, paths: Sequence[Path], part: str) -> Examples:
+        """Return the examples of one part: a file of rows, its shards, or a folder of pictures."""
+        if paths[0].is_dir():
+            return self.pictures(paths[0], part)
+        if paths[0].suffix.lower() == ".parquet":
+            return self.table(read_shards(paths, may_be_empty=part == "test"), str(paths[0]), part)
+        return joined([self.csv(path, part) for path in paths])
+
     def csv(self, path: Path, part: str) -> Examples:
         """Return the examples of a CSV file, with a line of names unless the device's schema has names."""
         spec = self.spec
@@ -205,7 +214,8 @@ class _Reader:
                 f"data-path: {path} has pictures in folders named by class, but '{self.spec.name}' has numbers to "
                 "predict; give train.parquet"
             )
-        found = pictures_in(path, deep=self._unlabeled(part), apart=PARTS)
+        apart = [own.name for paths in contents(path).parts.values() for own in paths]
+        found = pictures_in(path, deep=self._unlabeled(part), apart=apart)
         self.notes.extend(f"{path}: {note}" for note in found.notes())
         if not found.files and part == "train":
             raise DataError(". ".join([f"data-path: {path} holds no pictures", *found.notes()]))
@@ -356,22 +366,15 @@ def held_back(examples: Examples) -> torch.Tensor:
 def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:
     if not path.is_absolute():
         raise DataError(f"data-path: '{path}' is relative; give an absolute path in --node-config")
-    readers: dict[str, Callable[[Path, str], Examples]] = {
-        "{}.parquet": lambda file, part: reader.table(read_parquet(file, may_be_empty=part == "test"), str(file), part),
-        "{}.csv": reader.csv,
-        "{}": reader.pictures,
-    }
     if path.is_file() and path.suffix.lower() in (*TEXTS, ".parquet"):
-        return {"train": readers["{}.csv" if path.suffix.lower() in TEXTS else "{}.parquet"](path, "train")}
-    found = {}
-    for part in PARTS:
-        if chosen := [(read, file) for name, read in readers.items() if (file := path / name.format(part)).exists()]:
-            read, file = chosen[0]
-            found[part] = read(file, part)
-    if "train" in found:
-        return found
+        return {"train": reader.part([path], "train")}
+    held = contents(path)
+    parts, notes = chosen(held.parts)
+    if held.whole:
+        reader.notes.extend([*notes, *held.notes(whole=True)])
+        return {part: reader.part(paths, part) for part, paths in parts.items()}
     entries = sorted(path.iterdir()) if path.is_dir() else []
-    if reader.spec.kind == "image" and any(entry.is_dir() and entry.name != "test" for entry in entries):
+    if reader.spec.kind == "image" and any(paths[0].is_dir() for paths in held.others.values()):
         return {"train": reader.pictures(path, "train")}
     there = ", ".join(entry.name for entry in entries[:10]) if path.is_dir() else "no such folder"
     if path.is_file():

@@ -14,12 +14,13 @@ from florilegium.common.references import resolve
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.sources import folders, hub
 from florilegium.partitions.sources.decode import decode
+from florilegium.partitions.sources.parts import chosen, contents
 from florilegium.partitions.sources.places import in_file
 from florilegium.partitions.sources.source import Source, Tables, Unread
 from florilegium.partitions.sources.store import map_splits, write_splits
-from florilegium.partitions.sources.table_files import read_parquet
+from florilegium.partitions.sources.table_files import read_shards
 from florilegium.partitions.sources.words import vocabulary
-from florilegium.partitions.spec import PARTS, Dataset, DatasetSpec, Split
+from florilegium.partitions.spec import Dataset, DatasetSpec, Split
 
 log = logging.getLogger("flwr")
 
@@ -41,12 +42,13 @@ def rows_of(spec: DatasetSpec, source: Source) -> Unread:
     path = Path(spec.folder) if spec.folder else source.local_copy(spec.source or spec.name)
     if path is None:
         return hub.described(spec)
-    if not (path / "train.parquet").is_file():
+    if not folders.plain_parquet(path):
         return replace(folders.found(path), foreign=True)
-    files = {part: file for part in PARTS if (file := path / f"{part}.parquet").exists()}
+    found = contents(path)
 
     def read() -> Tables:
-        return {part: read_parquet(file) for part, file in files.items()}, []
+        paths, notes = chosen(found.parts)
+        return {part: read_shards(own) for part, own in paths.items()}, [*notes, *found.notes(whole=True)]
 
     return Unread(spec.name, str(path), sorted(path.glob("*.parquet")), read, "{0}/{1}.parquet")
 

@@ -4,11 +4,13 @@ own/train.csv, test.csv                 one dataset: also .parquet, or pictures 
 own/alice/train.csv, test.csv           a folder for each client: also .parquet
 own/bob.parquet, own/dan.csv            a file for each client
 own/carol/train/<class>/*.png           pictures of a client: also carol/<class>/*.png
+
+:mod:`florilegium.partitions.sources.parts` says which names are parts, shards and copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,16 +20,15 @@ import pyarrow.compute as pc
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
-from florilegium.partitions.sources.columns import MISSING
-from florilegium.partitions.sources.names import name_of
-from florilegium.partitions.sources.picture_files import HIDDEN, pictures_in, suffixes
+from florilegium.partitions.sources.columns import MISSING, listed
+from florilegium.partitions.sources.parts import HIDDEN, TABLES, chosen, contents, refuse_reserved
+from florilegium.partitions.sources.picture_files import pictures_in, suffixes
 from florilegium.partitions.sources.places import noted
 from florilegium.partitions.sources.schema import FILE
 from florilegium.partitions.sources.source import CLIENT, Unread
 from florilegium.partitions.sources.table_files import read_parquet, read_texts
 from florilegium.partitions.spec import PARTS
 
-TABLES = (".csv", ".parquet")
 _HELD_BACK = 0.2
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _NOTES = b"notes"
@@ -40,9 +41,16 @@ LAYOUTS = (
 )
 
 
+def plain_parquet(folder: Path) -> bool:
+    """Return whether all parts of ``folder`` are parquet files, alone or in shards; False without training rows."""
+    parts = contents(folder).parts
+    return "train" in parts and all(path.suffix.lower() == ".parquet" for own in parts.values() for path in own)
+
+
 def has_clients(folder: Path) -> bool:
     """Return whether ``folder`` holds a file or folder for each client."""
-    return not _is_one(folder) and bool(_entries(folder))
+    found = contents(folder)
+    return not found.whole and bool(found.others)
 
 
 def found(folder: Path) -> Unread:
@@ -80,40 +88,31 @@ def read_folder(folder: Path) -> tuple[dict[str, pa.Table], list[str]]:
         raise ConfigurationError(f"dataset: {folder} is a file, not a folder. {LAYOUTS}")
     if not folder.is_dir():
         raise ConfigurationError(f"dataset: there is no folder {folder}")
-    if _is_one(folder):
-        parts = _parts(folder)
-        return _joined(parts), _notes([parts])
-    clients: dict[str, Path] = {}
-    for entry in _entries(folder):
-        name = name_of(entry.name if entry.is_dir() else entry.stem)
-        if name in clients:
-            raise DataError(f"{folder}: client '{name}' has both {clients[name].name} and {entry.name}; keep one")
-        clients[name] = entry
-    read = {name: _parts(entry) for name, entry in clients.items()}
-    if not any(parts["train"] for parts in read.values()):
-        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
-        raise ConfigurationError(f"dataset: {folder} is no dataset (found: {found}). {LAYOUTS}")
-    for name, parts in read.items():
+    found = contents(folder)
+    if found.whole:
+        parts, notes = _parts(folder)
+        return _joined(parts), [*notes, *found.notes(whole=True), *_notes([parts])]
+    refuse_reserved(folder, found)
+    clients, told = dict[str, dict[str, _Rows]](), dict[str, list[str]]()
+    for name, paths in found.others.items():
+        if paths[0].is_dir():
+            clients[name], said = _parts(paths[0])
+            for line in said:
+                told.setdefault(line, []).append(name)
+        else:
+            clients[name] = {"train": [(path, _table(path)) for path in paths], "test": []}
+    if not any(parts["train"] for parts in clients.values()):
+        there = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
+        raise ConfigurationError(f"dataset: {folder} is no dataset (found: {there}). {LAYOUTS}")
+    for name, parts in clients.items():
         if not any(table.num_rows for _, table in parts["train"]):
             raise DataError(
-                f"{clients[name]}: client '{name}' has no training rows; give it some, or move it out of {folder}"
+                f"{found.others[name][0]}: client '{name}' has no training rows; give it some, or move it out of "
+                f"{folder}"
             )
-    tables, notes = _of_clients(folder, read)
-    return tables, [*notes, *_notes(read.values())]
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Return what may be a client: folders, and CSV or parquet files."""
-    if not folder.is_dir():
-        return []
-    return sorted(
-        entry for entry in folder.iterdir()
-        if not entry.name.startswith(HIDDEN) and (entry.is_dir() or entry.suffix.lower() in TABLES)
-    )  # fmt: skip
-
-
-def _is_one(folder: Path) -> bool:
-    return any((folder / f"train{suffix}").is_file() for suffix in TABLES) or (folder / "train").is_dir()
+    tables, notes = _of_clients(folder, clients)
+    notes += [*found.notes(whole=False), *(f"{line} (clients: {listed(names)})" for line, names in told.items())]
+    return tables, [*notes, *_notes(clients.values())]
 
 
 def _of_clients(folder: Path, clients: dict[str, dict[str, _Rows]]) -> tuple[dict[str, pa.Table], list[str]]:
@@ -155,20 +154,20 @@ def _held_back(client: str, rows: pa.Table) -> dict[str, pa.Table]:
     return {"train": rows.take(pa.array(np.sort(order[held:]))), "test": rows.take(pa.array(np.sort(order[:held])))}
 
 
-def _parts(entry: Path) -> dict[str, _Rows]:
-    """Return the tables of a client's file or folder, for "train" and "test"; without rows, an empty list."""
-    if entry.is_file():
-        return {"train": [(entry, _table(entry))], "test": []}
-    found: dict[str, _Rows] = {"train": [], "test": []}
-    for part in found:
-        files = [file for suffix in TABLES if (file := entry / f"{part}{suffix}").is_file()]
-        if len(files) + (entry / part).is_dir() > 1:
-            names = [file.name for file in files] + ([f"{part}/"] if (entry / part).is_dir() else [])
-            raise DataError(f"{entry} has {' and '.join(names)}; keep one of them")
-        found[part] = [(file, _table(file)) for file in files]
-        if (entry / part).is_dir():
-            found[part] = _pictures(entry / part)
-    return found if found["train"] else {**found, "train": _pictures(entry)}
+def _parts(folder: Path) -> tuple[dict[str, _Rows], list[str]]:
+    """Return the tables of a folder, for "train" and "test", and a line for each decision; without rows, none."""
+    found = contents(folder)
+    paths, notes = chosen(found.parts)
+    if not found.whole:
+        return {"test": [], **_read(paths), "train": _pictures(folder)}, notes
+    return {"test": [], **_read(paths)}, [*notes, *found.notes(whole=True)]
+
+
+def _read(paths: Mapping[str, Sequence[Path]]) -> dict[str, _Rows]:
+    return {
+        part: _pictures(own[0]) if own[0].is_dir() else [(file, _table(file)) for file in own]
+        for part, own in paths.items()
+    }
 
 
 def _table(file: Path) -> pa.Table:
@@ -180,7 +179,8 @@ def _table(file: Path) -> pa.Table:
 
 def _pictures(folder: Path) -> _Rows:
     """Return the pictures in ``<folder>/<class>/`` as a table."""
-    found = pictures_in(folder, apart=PARTS)
+    apart = [path.name for paths in contents(folder).parts.values() for path in paths]
+    found = pictures_in(folder, apart=apart)
     if not found.files:
         return []
     cells = [{"bytes": file.read_bytes(), "path": str(file.relative_to(folder))} for file in found.files]

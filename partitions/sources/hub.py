@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.partitions.sources.parts import chosen, contents, splits_of
 from florilegium.partitions.sources.source import DATA_VARIABLE, Source, Tables, Unread
-from florilegium.partitions.sources.table_files import read_parquet
+from florilegium.partitions.sources.table_files import read_shards
 from florilegium.partitions.spec import PARTS, DatasetSpec
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
 
-T = TypeVar("T")
 PREFIX = "hub:"
-SPLITS = ("train", "test", "validation")
 
 
 def found(source: Source) -> Unread:
@@ -41,14 +40,25 @@ def found(source: Source) -> Unread:
     short, local = name.rpartition("/")[2], f"{name}/{config}" if config else name
     folder = source.local_copy(local)
     files = [] if folder is None else sorted(folder.glob("*.parquet"))
-    return Unread(short, source.name, files, partial(_read, source.name, files, local, name, config))
+    return Unread(short, source.name, files, partial(_read, source.name, folder, local, name, config))
 
 
-def _read(title: str, files: Sequence[Path], local: str, hub: str, config: str | None) -> Tables:
-    """Read the splits "train" and "test", or "validation", from ``files`` or, without any, from the hub."""
-    if files:
-        return _splits({file.stem: file for file in files}, title, read_parquet)
-    return _splits(_load(local, hub, config), title, _with_features)
+def _read(title: str, folder: Path | None, local: str, hub: str, config: str | None) -> Tables:
+    """Read the splits "train" and "test", or "validation", from ``folder`` or, without one, from the hub."""
+    if folder is not None:
+        found = contents(folder, [".parquet"])
+        paths, notes = chosen(found.parts)
+        return {part: read_shards(own) for part, own in paths.items()}, [*notes, *found.notes(whole=True)]
+    loaded = _load(local, hub, config)
+    known, unused = splits_of(loaded)
+    if "train" not in known:
+        raise DataError(
+            f"{title} has no split 'train' (found: {', '.join(loaded) or 'none'}); used are train and test, or "
+            "validation if there is no test"
+        )
+    splits, notes = chosen(known)
+    notes += [f"splits not used: {', '.join(unused)}"] if unused else []
+    return {part: _with_features(loaded[split]) for part, split in splits.items()}, notes
 
 
 def described(spec: DatasetSpec) -> Unread:
@@ -86,16 +96,3 @@ def _with_features(split: HubDataset) -> pa.Table:
     split.to_parquet(buffer)
     buffer.seek(0)
     return pyarrow.parquet.read_table(buffer)
-
-
-def _splits(found: dict[str, T], name: str, read: Callable[[T], pa.Table]) -> Tables:
-    if "train" not in found:
-        raise DataError(
-            f"{name} has no split 'train' (found: {', '.join(found) or 'none'}); used are train and test, or "
-            "validation if there is no test"
-        )
-    test = next((split for split in SPLITS[1:] if split in found), "")
-    notes = ["test rows: split 'validation', as there is no split 'test'"] if test == "validation" else []
-    if unused := [split for split in found if split not in ("train", test)]:
-        notes.append(f"splits not used: {', '.join(unused)}")
-    return {part: read(found[split]) for part, split in (("train", "train"), ("test", test)) if split}, notes

@@ -11,10 +11,8 @@ from pathlib import Path
 from PIL import Image
 
 from florilegium.partitions.sources.names import name_of
+from florilegium.partitions.sources.parts import HIDDEN
 from florilegium.partitions.sources.pictures import UNREAD
-
-HIDDEN = "."
-"""Names that begin so are no classes and no pictures: macOS writes ``._x.png``, notebooks ``.ipynb_checkpoints``."""
 
 
 @cache

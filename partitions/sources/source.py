@@ -13,6 +13,7 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import folder
 from florilegium.partitions.settings import FederationSettings, SourceSettings
 from florilegium.partitions.sources.date_parts import DAYS
+from florilegium.partitions.sources.parts import contents
 from florilegium.partitions.sources.tables import REFUSE
 
 DATA_VARIABLE = "FLORILEGIUM_DATA"
@@ -118,8 +119,9 @@ class Source:
         path = self.data / name
         if not self.demanded and not path.is_absolute():
             raise DataError(f"{DATA_VARIABLE}: '{self.data}' is a relative path; give an absolute one")
-        if (path / "train.parquet").is_file():
-            return path
+        for folder_of_files in (path, path / "data"):  # as in a clone of the hub's repository
+            if "train" in contents(folder_of_files, [".parquet"]).parts:
+                return folder_of_files
         if self.demanded:
             raise DataError(
                 f"data-dir: there is no {path / 'train.parquet'}. Expected {self.data}/<dataset>/train.parquet "

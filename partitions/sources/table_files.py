@@ -39,6 +39,15 @@ def read_parquet(path: Path, *, may_be_empty: bool = False) -> pa.Table:
     return table
 
 
+def read_shards(paths: Sequence[Path], *, may_be_empty: bool = False) -> pa.Table:
+    """Read parquet files as one table, whose metadata are those of the first; raises as :func:`read_parquet`."""
+    first, *others = [read_parquet(path, may_be_empty=may_be_empty) for path in paths]
+    for path, table in zip(paths[1:], others, strict=True):
+        if not table.schema.equals(first.schema):
+            raise DataError(f"{path} has other columns, or columns of other types, than {paths[0]}")
+    return pa.concat_tables([first, *(table.replace_schema_metadata(first.schema.metadata) for table in others)])
+
+
 def first_line(path: Path) -> list[str]:
     """Return the cells of the first line of a CSV file; raises as :func:`read_texts`."""
     with _readable(path), pyarrow.csv.open_csv(path) as reader:

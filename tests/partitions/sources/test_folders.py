@@ -125,7 +125,7 @@ class TestRefused:
             ({"a": ROWS, "b": ""}, r"b\.csv is empty"),
             ({"a": ROWS, "b": "size,town,label\n"}, "client 'b' has no training rows"),
             ({"a": ROWS, "b__test": ROWS}, "client 'b' has no training rows"),
-            ({"a": ROWS, "a__train": ROWS}, r"client 'a' has both a and a\.csv"),
+            ({"a": ROWS, "a__train": ROWS}, r"client 'a' has a/ and a\.csv; keep one"),
             ({"a": ROWS.replace("town", "client"), "b": ROWS.replace("town", "client")}, "a column 'client'"),
             ({"a": ROWS, "b__train": ROWS, "b__test": "size,town,label\n1,a,z\n"}, "no training row has: z"),
             ({"a": ROWS + "6,a,\n"}, "column 'label' has no label in row 5, 1 rows in all"),

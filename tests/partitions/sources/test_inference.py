@@ -98,7 +98,7 @@ class TestHub:
         assert (len(dataset.train), len(dataset.test or [])) == (4, test)
         said = " ".join(decisions(dataset.spec, keys.cache_dir))
         assert ("splits not used: extra" in said) == ("extra" in splits)
-        assert ("split 'validation'" in said) == ("validation" in splits)
+        assert ("part 'validation'" in said) == ("validation" in splits)
 
     def test_a_table(self, tmp_path: Path) -> None:
         _write(tmp_path, train=TABLE, test={name: cells[:2] for name, cells in TABLE.items()})  # type: ignore[index]
