@@ -35,13 +35,15 @@ def rows_of(spec: DatasetSpec, source: Source) -> Unread:
         DataError: if the dataset is to be read from ``data-dir``, and is not there, or its raw files are missing.
     """
     if spec.arrays:
-        return Unread(spec.name, spec.folder, sorted(spec.arrays.glob("*.npy")), lambda: ({}, []))
+        revision = hub.found(source).revision if source.name.startswith(hub.PREFIX) else ""
+        arrays = sorted(spec.arrays.glob("*.npy"))
+        return Unread(spec.name, spec.folder, arrays, lambda: ({}, []), revision=revision)
     if spec.raw:
         unread: Unread = resolve(spec.raw)(spec, source)
         return unread
     path = Path(spec.folder) if spec.folder else source.local_copy(spec.source or spec.name)
     if path is None:
-        return hub.described(spec)
+        return hub.described(spec, source)
     if not folders.plain_parquet(path):
         return replace(folders.found(path), foreign=True)
     found = contents(path)

@@ -32,7 +32,8 @@ from florilegium.tasks.choices import Choices, listed
 _FORMAT = 8
 """Version of the format of cached index tables; increase it so that old ones are not used."""
 
-_NOT_ROWS = {"data_dir", "cache_dir", "embeddings"} | {one.name for one in fields(Choices)} - {"positive"}
+_ELSEWHERE = {"data_dir", "cache_dir", "dataset_revision", "embeddings"}
+_NOT_ROWS = _ELSEWHERE | {one.name for one in fields(Choices)} - {"positive"}
 """Fields of the settings that do not change who holds which rows."""
 
 

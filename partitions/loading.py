@@ -70,11 +70,30 @@ def task_of(settings: SourceSettings) -> Task:
 
 
 def check_local(settings: SourceSettings) -> None:
-    """Raise :class:`DataError` if the dataset is to be read from ``data-dir``, and is not there."""
+    """Check that the dataset is where the keys say.
+
+    Raises:
+        ConfigurationError: if a revision of the hub is named, and the rows do not come from there.
+        DataError: if they are to be read from ``data-dir``, and are not there.
+    """
+    revision_of(settings)
+
+
+def revision_of(settings: SourceSettings) -> str:
+    """Return the commit, tag or branch of the hub that the dataset's rows are of; "" if they come from elsewhere.
+
+    Raises:
+        ConfigurationError, DataError: as :func:`check_local`.
+    """
     source = Source.of(settings)
     spec = described(source)
-    if not spec.made:
-        rows_of(spec, source)
+    revision = "" if spec.made else rows_of(spec, source).revision
+    if source.revision and not revision:
+        raise ConfigurationError(
+            f"dataset-revision: the rows of '{source.name}' are not read from the hub, so that '{source.revision}' has "
+            "no effect; leave it out"
+        )
+    return revision
 
 
 def load_dataset(settings: FederationSettings) -> Dataset:

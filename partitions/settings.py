@@ -102,6 +102,12 @@ class SourceSettings(DataSettings):
     cache_dir: Annotated[str, AfterValidator(check_folder)] = key(
         "~/.florilegium/cache", "folder for decoded datasets and index tables", values="folder", min_length=1
     )
+    dataset_revision: str = key(
+        "",
+        'commit, tag or branch of a dataset of the hub; "": the commit that the suite names, else `main` '
+        "([more](data.md#revisions))",
+        values='revision, ""',
+    )
     task: str = key(
         "",
         'what is learned from the targets ([more](tasks.md)); "": the dataset\'s own task, classes of labels or '

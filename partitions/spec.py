@@ -57,6 +57,7 @@ class DatasetSpec:
         brightest: the largest value that a pixel can have, if the inputs are images.
         raw: "module:function" that returns the rows, not read yet, given the description and the source, where neither
             the hub nor a file in the hub's schema has them.
+        revision: the commit of the hub's repository that its rows are of, a tag or a branch; "": the branch "main".
     """
 
     name: str
@@ -87,6 +88,7 @@ class DatasetSpec:
     choices: Choices = field(default=DEFAULTS, repr=False)
     brightest: int = field(default=255, repr=False)
     raw: str = field(default="", repr=False)
+    revision: str = field(default="", repr=False)
 
     @property
     def learned(self) -> Task:

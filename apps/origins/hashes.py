@@ -17,6 +17,7 @@ from florilegium.common.references import resolve
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.federation import federate
 from florilegium.partitions.fingerprints import fingerprint_of_dataset, fingerprint_of_federation
+from florilegium.partitions.loading import revision_of
 from florilegium.strategies.folder.run_folder import find_initial, has_checkpoint, read_checkpoint, read_frozen
 
 CODE = "code of "
@@ -28,6 +29,7 @@ INITIAL = "initial model"
 def origins_of(config: Mapping[str, Value], settings: Settings, *, deployed: bool = False) -> dict[str, str]:
     """Return hashes of what a run is made from, by what each is of: "dataset", "partition", "code of my_package".
 
+    The "revision of the dataset" is there if its rows come from the hub: a commit, a tag or a branch.
     The "initial model" is what ``init`` names: the last model of another run, or a file. It is left out while there is
     none, as before the first run of a sweep from which others start.
 
@@ -48,6 +50,8 @@ def origins_of(config: Mapping[str, Value], settings: Settings, *, deployed: boo
     found = {f"{CODE}{top}": source_version(top) for top in sorted(tops)}
     found |= {f"{CODE}{reference}": _typed(reference) for reference in typed_in}
     if not deployed:
+        if revision := revision_of(settings):
+            found["revision of the dataset"] = revision
         federation, dataset = federate(settings)
         found["dataset"] = fingerprint_of_dataset(dataset)
         found["partition"] = fingerprint_of_federation(federation)

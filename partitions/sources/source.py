@@ -24,6 +24,9 @@ CLIENT = "client"
 LONGEST_TEXT = 200
 """Texts are cut to this many characters, unless a key says otherwise."""
 
+MAIN = "main"
+"""The branch of a repository of the hub that is read where no revision is named."""
+
 Tables = tuple[dict[str, pa.Table], list[str]]
 """The rows of "train" and perhaps "test", and a line of text for each decision."""
 
@@ -82,6 +85,7 @@ class Source:
         data: the folder of local copies of datasets, which ``data-dir`` or $FLORILEGIUM_DATA names; None without.
         demanded: whether it is ``data-dir``, so that the dataset must be there.
         embeddings: the file of word vectors, for datasets of words; "" without.
+        revision: the commit, tag or branch of the hub that key ``dataset-revision`` names; "": the dataset's own.
         keys: what helps to infer its schema.
     """
 
@@ -91,6 +95,7 @@ class Source:
     data: Path | None
     demanded: bool
     embeddings: str
+    revision: str
     keys: Inference
 
     @staticmethod
@@ -105,7 +110,7 @@ class Source:
             "" if s.missing == REFUSE else s.missing, "" if s.date_parts == DAYS else s.date_parts, s.date_format,
             s.weight_column, "" if s.standardise == "federation" else s.standardise,
         )  # fmt: skip
-        return Source(s.dataset, path, s.cache, local, bool(s.data_dir), embeddings, keys)
+        return Source(s.dataset, path, s.cache, local, bool(s.data_dir), embeddings, s.dataset_revision, keys)
 
     def local_copy(self, name: str) -> Path | None:
         """Return the folder of local parquet files of dataset ``name``; None if there is none.
@@ -148,6 +153,7 @@ class Unread:
         files: the files of which a change is noticed; none for rows that come from the hub.
         read: reads the rows.
         form: how messages name a part of the rows: "{0}" is ``where``, "{1}" the part.
+        revision: the commit, tag or branch of the hub that they are of; "" if they do not come from the hub.
         foreign: whether the rows were written for no description, so that images have sizes, and labels types, of their
             own.
     """
@@ -158,8 +164,10 @@ class Unread:
     read: Callable[[], Tables]
     form: str = "{0}, {1}"
     foreign: bool = False
+    revision: str = ""
 
     @property
-    def stamps(self) -> list[tuple[str, int, int]]:
-        """Name, size and modification time of each file, which change with the data."""
-        return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in self.files]
+    def stamps(self) -> list[tuple[str, int, int] | str]:
+        """Name, size and modification time of each file, or a revision of the hub, which change with the data."""
+        files = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in self.files]
+        return [*files, *([self.revision] if self.revision not in ("", MAIN) else [])]

@@ -42,8 +42,8 @@ class _Hub:
     def __init__(self, name: str) -> None:
         self.name, self.asked = name, []
 
-    def __call__(self, dataset, subset):
-        self.asked.append((dataset, subset))
+    def __call__(self, dataset, subset, *, revision):
+        self.asked.append((dataset, subset, revision))
         return {split: datasets.Dataset(make(self.name, 4, seed=len(split)).table) for split in ("train", "test")}
 
 
@@ -91,14 +91,16 @@ class TestSchemas:
         dataset = load(name, "", str(tmp_path))
         _assert_split(dataset.train, make(name, 4, seed=len("train")))
         subset = "cropped_digits" if name == "svhn" else None
-        assert hub.asked == [(DATASETS[name].hub, subset)]
+        assert hub.asked == [(DATASETS[name].hub, subset, DATASETS[name].revision or "main")]
         if name in ("femnist", "shakespeare", "sent140", "adult"):  # the hub has one split of them
             assert dataset.test is None
         else:
             _assert_split(dataset.test, make(name, 4, seed=len("test")))
 
     def test_a_split_that_the_hub_has_lost_is_named(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"train": datasets.Dataset(make("mnist", 4).table)})
+        monkeypatch.setattr(
+            datasets, "load_dataset", lambda *_, **__: {"train": datasets.Dataset(make("mnist", 4).table)}
+        )
         monkeypatch.delenv(DATA_VARIABLE, raising=False)
         with pytest.raises(DataError, match=r"dataset 'mnist' .* KeyError: 'test'"):
             load("mnist", "", str(tmp_path))
@@ -237,7 +239,7 @@ class TestFailure:
         assert f"{tmp_path}/<dataset>/train.parquet and test.parquet" in message
 
     def test_a_hub_that_cannot_be_reached_names_both_places(self, tmp_path, monkeypatch):
-        def refuse(*_):
+        def refuse(*_, **__):
             raise ConnectionError("no network")
 
         monkeypatch.delenv(DATA_VARIABLE, raising=False)

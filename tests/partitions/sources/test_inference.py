@@ -84,17 +84,17 @@ class TestHub:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...], test: int
     ) -> None:
         sizes = {"train": 4, "test": 3, "extra": 5, "validation": 2}
-        asked: list[tuple[str, str | None]] = []
+        asked: list[tuple[str, str | None, str]] = []
 
-        def load(name: str, config: str | None) -> dict[str, datasets.Dataset]:
-            asked.append((name, config))
+        def load(name: str, config: str | None, *, revision: str) -> dict[str, datasets.Dataset]:
+            asked.append((name, config, revision))
             every = datasets.Dataset.from_dict(TABLE)
             return {split: every.select(range(sizes[split] % 4 or 4)) for split in splits}
 
         monkeypatch.setattr(datasets, "load_dataset", load)
         keys = _keys(tmp_path, data_dir="", dataset="hub:org/own/small", input_column="age")
         dataset = load_dataset(keys)
-        assert asked == [("org/own", "small")]
+        assert asked == [("org/own", "small", "main")]
         assert (len(dataset.train), len(dataset.test or [])) == (4, test)
         said = " ".join(decisions(dataset.spec, keys.cache_dir))
         assert ("splits not used: extra" in said) == ("extra" in splits)
@@ -231,7 +231,7 @@ class TestRefused:
             dataset_of(_keys(tmp_path, dataset="hub:org/less"))
 
     def test_names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(*_: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
             raise ConnectionError("no network")
 
         monkeypatch.setattr(datasets, "load_dataset", refuse)
@@ -241,6 +241,6 @@ class TestRefused:
             dataset_of(_keys(tmp_path, data_dir=""))
         with pytest.raises(ConfigurationError, match="label-column: the columns of 'digits' are described already"):
             dataset_of(_keys(tmp_path, dataset="digits", label_column="y"))
-        monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"all": datasets.Dataset.from_dict(TABLE)})
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"all": datasets.Dataset.from_dict(TABLE)})
         with pytest.raises(DataError, match=r"no split 'train' \(found: all\)"):
             dataset_of(_keys(tmp_path, data_dir="", dataset="hub:org/parts"))
