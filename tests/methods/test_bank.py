@@ -311,6 +311,9 @@ class TestFedFomo:
             assert seen[0] == seen[1]
             assert len({*seen}) > 5
             assert client not in {c for chosen in seen for c in chosen}
+            strategy.hyper = strategy.hyper.model_copy(update={"exploration_decay": 1.0})  # ε = 1 in round 1, then 0
+            assert strategy.choices(again.round.numbered(1), [client])[0] == list(seen[0])
+            assert strategy.choices(again.round.numbered(2), [client]) == [[others[-1], others[-2]]]
             strategy.hyper = strategy.hyper.model_copy(update={"exploration_decay": 0.2})
             assert strategy.choices(again.round.numbered(6), [client]) == [[others[-1], others[-2]]]  # ε = 0
             strategy.hyper = strategy.hyper.model_copy(update={"models": 1, "exploration": 0.0})
@@ -450,17 +453,21 @@ class TestAPPLE:
             assert strategy._choose(9, client, p, 2) == [others[3], others[2]]  # odds of 1.8^40 to 1.8^9
             assert strategy._choose(9, client, p, 4) == others
 
-    def test_other_models_are_drawn_by_their_relationships_whatever_clients_say(self, run: Runs) -> None:
+    @pytest.mark.parametrize(("number", "base"), [(1, 1.5), (9, 3.0)])  # b = 9 rounds · 1 model / 3 members
+    def test_other_models_are_drawn_by_their_relationships_whatever_clients_say(
+        self, number: int, base: float, run: Runs
+    ) -> None:
         with _again(run("run", method="apple", participation=1.0, **{"num-clients": 4})) as (again, models):
             strategy: Any = again.strategy
             others, p = list(models), np.array([0.0, 1.0, -3.0, 2.0][: len(models)])
             drawn = []
-            for number in range(600):
-                strategy.relations[f"new-{number}"] = own = dict(zip(others, p.tolist(), strict=True))
-                drawn += strategy._choose(1, f"new-{number}", own, 1)
-            odds = 1.5 ** np.abs(p)
+            for draw in range(600):
+                strategy.relations[f"new-{draw}"] = own = dict(zip(others, p.tolist(), strict=True))
+                drawn += strategy._choose(number, f"new-{draw}", own, 1)
+            odds = base ** np.abs(p)
             share = np.array([drawn.count(other) for other in others]) / 600
             np.testing.assert_allclose(share, odds / odds.sum(), atol=0.07)
+            assert len(others) == 3
             strategy.relations["liar"] = own = dict(zip(others, [3e38, 0.0, 0.0, 0.0], strict=False))
             assert strategy._choose(1, "liar", own, 2)[0] == others[0]
 

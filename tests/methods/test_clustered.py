@@ -222,6 +222,13 @@ def test_every_client_downloads_all_models_and_uploads_one(run: Runs) -> None:
             assert (down == 3 * up).all()
 
 
+def test_the_first_models_of_all_clusters_differ(run: Runs) -> None:
+    model = read_checkpoint(run("run", method="ifca", rounds=0, **{"ifca.clusters": 4})).arrays
+    weights = [own["fc1.1.weight"] for own in of_clusters(model).values()]
+    assert len(weights) == 4
+    assert not any(np.array_equal(one, other) for one, other in combinations(weights, 2))
+
+
 def test_models_share_the_body_of_an_earlier_run(run: Runs) -> None:
     run("earlier", method="fedavg", rounds=1)
     keys: dict[str, Value] = {"method": "ifca", "init": "earlier", "rounds": 0}
@@ -352,6 +359,7 @@ def test_slow_devices_are_not_waited_for_in_any_cluster() -> None:
         ({"cfl.epsilon-2": 50.0}, False),
         ({"cfl.gamma": 0.999}, False),
         ({"cfl.min-clients": 5}, False),
+        ({"cfl.min-clients": 4}, True),
         ({"cfl.relative": False, "cfl.epsilon-1": 1.2}, False),  # the mean update has norm 1.45
         ({"cfl.relative": False, "cfl.epsilon-1": 50.0, "cfl.epsilon-2": 1e-9}, True),
     ],
@@ -370,19 +378,36 @@ def test_every_criterion_of_cfl(keys: dict[str, Value], splits: bool) -> None:
     assert ({*of_clusters(model)} == {1, 2}) == splits
 
 
+@pytest.mark.parametrize(("share", "splits"), [(0.99, True), (1.01, False)])
+def test_gamma_is_compared_with_the_root_of_the_papers_formula(share: float, splits: bool) -> None:
+    """Two pairs of clients, each of one direction, at an angle φ: α = cos φ, and √((1 − α)/2) = sin(φ/2)."""
+    φ, clients = 1.0, ("p", "q", "r", "s")
+    strategy = _strategy(
+        "cfl", clients, **{"cfl.epsilon-1": 1.5, "cfl.epsilon-2": 0.1, "cfl.gamma": share * np.sin(φ / 2)}
+    )
+    arrays: Arrays = {"a": np.array([[1, 0], [1, 0], *[[np.cos(φ), np.sin(φ)]] * 2])}
+    strategy.updates = lambda *args: Outcome([*clients], arrays, {"weight": np.ones(4)})
+    outcome = Outcome([*clients], {"a": arrays["a"].sum(axis=0)}, {"weight": np.ones(4), "update-norm": np.ones(4)})
+    θ: Arrays = {"a": np.zeros(2)}
+    model = strategy.review(SimpleNamespace(number=1), named(0, θ), named(0, θ), {0: outcome})
+    assert ({*of_clusters(model)} == {1, 2}) == splits
+
+
 def test_a_cluster_has_come_to_rest_compared_with_the_largest_mean_update_so_far() -> None:
     clients, weight = ["p", "q", "r", "s"], np.array([1.0, 2.0, 3.0, 4.0])
-    strategy = _strategy("cfl", tuple(clients), **{"cfl.epsilon-1": 0.5, "cfl.epsilon-2": 2.0})
+    keys: dict[str, Value] = {"cfl.epsilon-1": 0.5, "cfl.epsilon-2": 2.0}
+    strategy = _strategy("cfl", tuple(clients), **keys)
     arrays, rows = _updates(4)
     θ: Arrays = {name: np.zeros(array.shape[1:], np.float32) for name, array in arrays.items()}
-    strategy.updates = lambda *args: Outcome(clients, arrays, {"weight": weight})
     sums = {name: np.tensordot(weight, array, axes=1) for name, array in arrays.items()}
     peak = np.linalg.norm(weight @ rows) / 10
     for scale, largest, clusters in ((1.0, 3.0, {0}), (0.6, 3.0, {0}), (0.4, 1.9, {0}), (0.4, 2.1, {1, 2})):
         moved = {name: scale * array for name, array in sums.items()}
         norms = np.array([0.1, 0.1, largest * peak, 0.1])
         outcome = Outcome(clients, moved, {"weight": weight, "update-norm": norms})
-        strategy.restore(*strategy.state())
+        state, strategy = strategy.state(), _strategy("cfl", tuple(clients), **keys)  # as in a resumed run
+        strategy.restore(*state)
+        strategy.updates = lambda *args: Outcome(clients, arrays, {"weight": weight})
         model = strategy.review(SimpleNamespace(number=1), named(0, θ), named(0, θ), {0: outcome})
         assert {*of_clusters(model)} == clusters
 

@@ -20,7 +20,7 @@ from florilegium.common.settings import Value
 from florilegium.models.conditioned import Guidance, Policy, build_guidance, build_policy
 from florilegium.models.discrepancy import discrepancy
 from florilegium.models.networks import build
-from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
@@ -161,12 +161,16 @@ class TestFedCP:
 
 
 class TestGPFL:
-    def test_a_round_of_two_steps(self, tmp_path: Path) -> None:
-        """Conditions and the received embeddings stay what they were when the round began."""
+    @pytest.mark.parametrize("kept", [True, False])
+    def test_a_round_of_two_steps(self, kept: bool, tmp_path: Path) -> None:
+        """Conditions and the received embeddings stay what they were when the round began; the first head is θ₀'s."""
         keys: dict[str, Value] = {"gpfl.magnitude": 0.7, "gpfl.decay": 0.3, "local-epochs": 2}
         client, sent, examples = _client("gpfl", tmp_path, **keys), _sent("gpfl"), _examples()
-        _head(client, {n: a for n, a in client.initial.items() if n.startswith("fc3")})
-        head = {f"own.{n}": a for n, a in client.state.load().items()}
+        first = {n: a for n, a in client.initial.items() if n.startswith("fc3")}
+        if kept:
+            _head(client, first)
+        head = {f"own.{n}": a for n, a in (client.state.load() or first).items()}
+        set_arrays(client.model, get_arrays(build("mlp", (1, 8, 8), 10, 3)))  # as another client has left it
         answer = perform(client, "train", sent)
         w = _tensors(sent | head)
 

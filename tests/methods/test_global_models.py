@@ -194,6 +194,11 @@ class TestFedDyn:
             mean = sum(n[client] * g[name] for client, g in newest.items()) / sum(n.values())
             np.testing.assert_allclose(h, mean, rtol=1e-3, atol=1e-6)
 
+    def test_running_statistics_have_no_h(self, run: Runs) -> None:
+        state = read_checkpoint(run("run", **{**DYNAMIC, "model": "cnn-bn", "rounds": 1})).state
+        model = build("cnn-bn", (1, 8, 8), 10, 1)
+        assert {*state} == {name for name, _ in model.named_parameters()} < {*get_arrays(model)}
+
     def test_first_round_with_a_small_alpha_is_twice_fedavgs_step(self, run: Runs) -> None:
         """α → 0: clients train as in FedAvg, and −h/α is the sum of all updates, whatever α is."""
         keys: dict[str, Value] = {"rounds": 1, "participation": 1.0}

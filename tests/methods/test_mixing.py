@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,18 @@ def _head_gradient(z: np.ndarray, y: np.ndarray, weight: np.ndarray, bias: np.nd
     return p.T @ z / len(y), p.mean(axis=0)
 
 
-def _learned(data: Examples, received: Arrays, own: Arrays, W: Arrays, η: float, epochs: int) -> Arrays:
-    """Return FedALA's W after some epochs of one batch each."""
+def _loss(z: np.ndarray, y: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> float:
+    """Return the mean cross-entropy of a dense layer."""
+    scores = z @ weight.T + bias
+    top = scores.max(axis=1, keepdims=True)
+    logs = scores - top - np.log(np.exp(scores - top).sum(axis=1, keepdims=True))
+    return float(-logs[np.arange(len(y)), y].mean())
+
+
+def _learned(
+    data: Examples, received: Arrays, own: Arrays, W: Arrays, η: float, epochs: int, losses: list[float] | None = None
+) -> Arrays:
+    """Return FedALA's W after some epochs of one batch each; add the loss of each to ``losses``."""
     with torch.no_grad():
         tensors = {name: torch.from_numpy(array) for name, array in received.items()}
         z = functional_call(NETWORK[:-1], {n: t for n, t in tensors.items() if "fc3" not in n}, (data.x,)).numpy()
@@ -179,6 +190,8 @@ def _learned(data: Examples, received: Arrays, own: Arrays, W: Arrays, η: float
     for _ in range(epochs):
         mixed = [own[name] + (received[name] - own[name]) * W[name] for name in W]
         slopes = _head_gradient(z.astype(np.float64), data.y.numpy(), *mixed)
+        if losses is not None:
+            losses.append(_loss(z.astype(np.float64), data.y.numpy(), *mixed))
         for (name, weight), slope in zip(W.items(), slopes, strict=True):
             W[name] = np.clip(weight - η * slope * (received[name] - own[name]), 0, 1)
     return W
@@ -228,9 +241,34 @@ class TestFedALA:
         perform(client, "test", received)
         self._assert_mixed(received, own, _learned(_examples(), received, own, ones, 1.0, epochs))
 
-    def test_a_share_of_the_examples_is_used(self, tmp_path: Path) -> None:
-        """One of two examples."""
-        data, ones = _examples(2), {name: np.ones_like(START[name]) for name in self.LAST}
+    def test_the_last_ten_losses_alone_say_whether_weights_have_converged(self, tmp_path: Path) -> None:
+        """The tolerance lies between the deviations that end after 13 and after 14 epochs."""
+        received, own = _drawn(1), {name: _drawn(2)[name] for name in self.LAST}
+        ones = {name: np.ones_like(own[name]) for name in own}
+        losses: list[float] = []
+        _learned(_examples(), received, own, ones, 1.0, 14, losses)
+        before, after = np.std(losses[3:13]), np.std(losses[4:14])
+        assert np.std(losses) > before > 1.01 * after > 1e-3  # so that no earlier window, and not all losses, are below
+        keys: dict[str, Value] = {"fedala.sample": 1.0, "fedala.tolerance": float(np.sqrt(before * after))}
+        client, *_ = self._with_own(tmp_path, **keys, **{"fedala.first-epochs": 40})
+        perform(client, "test", received)
+        self._assert_mixed(received, own, _learned(_examples(), received, own, ones, 1.0, 14))
+
+    def test_weights_of_examples_count(self, tmp_path: Path) -> None:
+        """Weights 0 and 2 of six examples each: the mean loss is that of the six with weight 2."""
+        data, ones = _examples(), {name: np.ones_like(START[name]) for name in self.LAST}
+        weighted = Examples(data.x, data.y, weights=2 * (torch.arange(12) < 6).float())
+        received, own = _drawn(1), {name: _drawn(2)[name] for name in self.LAST}
+        client = _client("fedala", tmp_path, weighted, **{"fedala.sample": 1.0, "fedala.weight-learning-rate": 8.0})
+        client.state.save(own)
+        client.state.save(ones, WEIGHTS)
+        perform(client, "test", received)
+        self._assert_mixed(received, own, _learned(data.rows(slice(6)), received, own, ones, 8.0, 1))
+
+    @pytest.mark.parametrize(("count", "used"), [(2, 1), (3, 2)])
+    def test_a_share_of_the_examples_is_used(self, count: int, used: int, tmp_path: Path) -> None:
+        """Half of them, rounded up."""
+        data, ones = _examples(count), {name: np.ones_like(START[name]) for name in self.LAST}
         keys: dict[str, Value] = {"fedala.sample": 0.5, "fedala.weight-learning-rate": 0.5}
         client = _client("fedala", tmp_path, data, **keys)
         received, own = _drawn(1), {name: _drawn(2)[name] for name in self.LAST}
@@ -238,7 +276,8 @@ class TestFedALA:
         client.state.save(ones, WEIGHTS)
         perform(client, "train", received)
         found = client.state.load(WEIGHTS)
-        choices = [_learned(data.rows(slice(i, i + 1)), received, own, ones, 0.5, 1) for i in range(2)]
+        chosen = [torch.tensor(rows) for rows in combinations(range(count), used)]
+        choices = [_learned(data.rows(rows), received, own, ones, 0.5, 1) for rows in chosen]
         assert any(all(np.allclose(found[n], one[n], atol=1e-5) for n in found) for one in choices)
 
     def test_weights_of_1_are_fedavg(self, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ CASES: dict[str, tuple[dict[str, Any], Options]] = {
     "momentum, decay of weights": ({"momentum": 0.9, "weight_decay": 0.1}, lambda m, c: {}),
     "Adam": ({"optimizer": "adam", "learning_rate": 0.01}, lambda m, c: {}),
     "clipped": ({"max_grad_norm": 0.3}, lambda m, c: {}),
+    "shorter than the bound": ({"max_grad_norm": 50.0}, lambda m, c: {}),
     "steps": ({"local_steps": 5}, lambda m, c: {}),
     "own numbers of epochs": ({}, lambda m, c: {"epochs": 1 + c}),
     "weighted": ({}, lambda m, c: {"weights": torch.linspace(0.1, 2, SIZES[c])}),
@@ -89,10 +90,11 @@ def _one_by_one(tasks: Sequence[Callable[[], list[Any]]]) -> Iterator[list[Any]]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_together_is_one_by_one_up_to_rounding(case: str) -> None:
+def test_together_is_one_by_one_up_to_rounding(case: str, caplog: pytest.LogCaptureFixture) -> None:
     network, (keys, options) = _network(), CASES[case]
     tasks = [partial(_work, network, keys, options, client) for client in range(len(SIZES))]
     together = Company(network, KINDS).run(tasks)
+    assert not caplog.text  # no work has failed together, and was done alone
     for alone, found in zip(_one_by_one(tasks), together, strict=True):
         assert not isinstance(found, Exception)
         torch.testing.assert_close(found, alone, rtol=1e-5, atol=2e-6)
