@@ -94,12 +94,18 @@ class Site:
 
     def start_flower_node(self, name: str, data: object) -> subprocess.Popen[bytes]:
         """Start Flower's own SuperNode, which starts a process for every message."""
-        command = [
-            "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(self.ca),
-            "--auth-supernode-private-key", str(self.key(name)), "--port", str(processes.free_port()),
-            "--node-config", self._node_config(name, data, name),
+        return self._start_plain(name, data, "flower-supernode", "--port", str(processes.free_port()))
+
+    def start_script(self, name: str, script: Path, data: object) -> subprocess.Popen[bytes]:
+        """Start a script that takes the options of ``flower-supernode``."""
+        return self._start_plain(name, data, "python", str(script))
+
+    def _start_plain(self, name: str, data: object, *command: str) -> subprocess.Popen[bytes]:
+        options = [
+            "--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(self.ca),
+            "--auth-supernode-private-key", str(self.key(name)), "--node-config", self._node_config(name, data, name),
         ]  # fmt: skip
-        process = processes.process(command, self.folder / name, self.folder / f"{name}.log")
+        process = processes.process([*command, *options], self.folder / name, self.folder / f"{name}.log")
         self.nodes[name] = self._stack.enter_context(process)
         return self.nodes[name]
 

@@ -45,8 +45,8 @@ class Gathers(Protocol):
     def add(self, client_id: str, result: Result) -> None:
         """Add a client's result."""
 
-    def reply(self, failures: Mapping[str, str]) -> RecordDict:
-        """Return the content of the reply; ``failures``: the error of each client that failed."""
+    def reply(self, failures: Mapping[str, str], mark: str = "") -> RecordDict:
+        """Return the content of the reply; ``failures``: the error of each client that failed, ``mark``: as in it."""
 
 
 class Combines(Protocol):
@@ -90,8 +90,8 @@ class Gathered:
         })  # fmt: skip
         self._done.append(client_id)
 
-    def reply(self, failures: Mapping[str, str]) -> RecordDict:
-        """Return the content of the reply; ``failures``: the error of each client that failed."""
+    def reply(self, failures: Mapping[str, str], mark: str = "") -> RecordDict:
+        """Return the content of the reply; ``failures``: the error of each client that failed, ``mark``: as in it."""
         names = dict.fromkeys(name for numbers in self._numbers for name in numbers)
         metrics = {name: [float(numbers.get(name, math.nan)) for numbers in self._numbers] for name in names}
-        return Reply(self._done, self._combined.result(), metrics, dict(failures)).pack()
+        return Reply(self._done, self._combined.result(), metrics, dict(failures), mark).pack()

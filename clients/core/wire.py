@@ -161,6 +161,10 @@ class Work:
     heaviest: float | None = None
     frozen: str | None = None
 
+    def mark(self, phase: str) -> str:
+        """Return what a reply names, so that none is taken for one to another request: run, attempt, round, phase."""
+        return f"run {self.identity}, attempt {1 + len(self.lineage)}, round {self.round}, phase '{phase}'"
+
 
 @dataclass(frozen=True)
 class Request:
@@ -270,18 +274,21 @@ class Reply:
         arrays: their arrays, reduced as the request asked.
         metrics: for each metric a list of numbers, in the order of ``clients``.
         failures: the error of each client that failed.
+        mark: which request it is to (:meth:`Work.mark`); "" if it does not say it.
     """
 
     clients: list[str]
     arrays: Arrays
     metrics: dict[str, list[float]]
     failures: dict[str, str]
+    mark: str = ""
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
         outcome: dict[str, Any] = {"clients": self.clients, "failed": [*self.failures]}
         outcome |= {"reasons": [*self.failures.values()], "metrics": [*self.metrics]}
         outcome["values"] = [float(value) for values in self.metrics.values() for value in values]
+        outcome |= {"mark": self.mark} if self.mark else {}
         content = RecordDict({"outcome": ConfigRecord(outcome)})
         if self.arrays:
             content["arrays"] = flat(self.arrays)
@@ -298,7 +305,13 @@ class Reply:
         clients, names = [str(client) for client in outcome["clients"]], [str(name) for name in outcome["metrics"]]
         values = np.array(outcome["values"], dtype=float).reshape(len(names), len(clients)).tolist()
         failures = {str(one): printable(why) for one, why in zip(outcome["failed"], outcome["reasons"], strict=True)}
-        return Reply(clients, _arrays(content, "arrays"), dict(zip(names, values, strict=True)), failures)
+        mark = printable(outcome.get("mark", ""), 200)
+        return Reply(clients, _arrays(content, "arrays"), dict(zip(names, values, strict=True)), failures, mark)
+
+    def expect(self, mark: str) -> None:
+        """Raise ``ValueError`` if this is a reply to another request than ``mark`` names, such as one sent before."""
+        if self.mark and mark and self.mark != mark:
+            raise ValueError(f"it is a reply to another request: to {self.mark}, expected is {mark}")
 
 
 @dataclass(frozen=True)

@@ -192,16 +192,17 @@ class MaskedSum:
         self._total.add(vector)
         self._done.append(client_id)
 
-    def reply(self, failures: Mapping[str, str]) -> RecordDict:
+    def reply(self, failures: Mapping[str, str], mark: str = "") -> RecordDict:
         """Return the content of the reply.
 
         Args:
             failures: the error of each client that failed; its secrets are removed.
+            mark: which request it is to.
         """
         for client in failures:
             (self._folder(client) / SECRETS).unlink(missing_ok=True)
         arrays: Arrays = {"wide": self._total.wide, "narrow": self._total.narrow} if self._done else {}
-        content = Reply(self._done, arrays, {}, dict(failures)).pack()
+        content = Reply(self._done, arrays, {}, dict(failures), mark).pack()
         content[RECORD] = ConfigRecord({"layout": self._layout.text() if self._layout else ""})
         return content
 

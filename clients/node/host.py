@@ -185,7 +185,7 @@ class Host:
                     gathered.add(client_id, outcome)
                 except Exception as error:
                     failures[client_id] = self._said(error)
-        return Message(gathered.reply(failures), reply_to=message)
+        return Message(gathered.reply(failures, request.work.mark(request.phase)), reply_to=message)
 
     def exported(self) -> nn.Module:
         """Return the predictor behind the client's own scaling of its inputs, if it has one."""

@@ -80,6 +80,7 @@ class Carrier:
             sizes={member.id: member.train + member.test for member in members},
             shapes=exchange.shapes,
             reports=federation.reported,
+            mark=self._work().mark(exchange.phase),
             own=partial(federation.method.check_reply, exchange.phase, exchange.send or {}),
         )
         return reduce(lambda checks, layer: layer.expect(exchange, checks), self._layers, expected)

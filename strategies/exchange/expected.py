@@ -49,6 +49,7 @@ class Expected:
         reports: the numbers that clients may report.
         scheme: how updates of ``changes_of`` are compressed; None: they are not.
         clip: norm to which each update is clipped after it is restored; infinite: it is not.
+        mark: the request that replies must be to, if they name one.
         own: the method's own check, for replies that have passed the others.
         together: checks the replies of an exchange with each other; returns why clients of theirs are not used.
     """
@@ -65,6 +66,7 @@ class Expected:
     reports: Reports = field(default_factory=lambda: {**ALWAYS, **HOSTS})
     scheme: Scheme | None = None
     clip: float = math.inf
+    mark: str = ""
     own: Callable[[Reply], None] = lambda reply: None
     together: Callable[[Sequence[Reply]], Mapping[str, str]] = lambda replies: {}
 
@@ -75,6 +77,7 @@ class Expected:
             Exception: of any kind, if the reply is unusable.
         """
         answer = Reply.unpack(reply.content)
+        answer.expect(self.mark)
         self._check_clients(answer, ids)
         self._check_numbers(answer)
         if self.scheme is not None and self.changes_of is not None and answer.clients:

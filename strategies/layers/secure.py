@@ -79,7 +79,7 @@ class Secure(Layer):
             {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
             exchange.send or {}, expected.longest if math.isinf(expected.clip) else expected.clip,
             shapes_of(exchange.send or {}) if exchange.updates else exchange.shapes,
-            running.reported, expected.noise, messages,
+            running.reported, expected.noise, expected.mark, messages,
         )  # fmt: skip
         secure = SecureExchange(running.settings, grid, task, deployed=running.clients.deployed)
         outcome = secure.carry_out()

@@ -63,6 +63,7 @@ class Task:
         shapes: names and shapes of the arrays that each client returns.
         reports: the numbers that clients may report.
         noise: standard deviation of the noise that each client adds to its update.
+        mark: the request that masked vectors must be a reply to, if they name one.
         messages: makes the messages of stage ``mask``, given the clients of each node and the terms for some clients.
     """
 
@@ -76,6 +77,7 @@ class Task:
     shapes: Mapping[str, tuple[int, ...]]
     reports: Reports
     noise: float
+    mark: str
     messages: Callable[[Mapping[int, Sequence[str]], Callable[[Sequence[str]], Terms]], Sequence[Message]]
 
 
@@ -317,6 +319,7 @@ class SecureExchange:
                 continue
             try:
                 answer = Reply.unpack(reply.content)
+                answer.expect(task.mark)
                 parts += self._read(answer, reply, clients, scale)
             except ProtocolError as error:
                 self._name({self._numbers[client]: str(error) for client in clients})

@@ -67,6 +67,9 @@ LIES: dict[str, Lie] = {
     "number 'loss' is -1e.06": _metric("loss", -1e6),
     "its numbers 'num-examples'": _without("num-examples"),
     r"\\x1b\[2J": lambda honest, cap: Reply([], {}, {}, {honest.clients[0]: EVIL}),
+    "to run old, attempt 1, round 9, phase 'train', expected is run": lambda honest, cap: replace(
+        honest, mark=Work(9, identity="old").mark("train")
+    ),
     "it replies for the clients": lambda honest, cap: replace(honest, clients=[EVIL * 9999]),
 }
 """What a device makes of its honest reply, by a pattern of the reason why it is not used; with the cap on weights."""
@@ -95,6 +98,25 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
         return path
 
     return start
+
+
+def test_replies_name_the_run_attempt_round_and_phase(run: Callable[..., Path]) -> None:
+    run("named", rounds=1, **{"evaluate-every": 1})
+    first = [(Reply.unpack(r.content).mark, m.content["config"]["phase"]) for m, r in _pairs(run)]
+    run("named", rounds=2, resume="named", **{"evaluate-every": 1})
+    second = [(Reply.unpack(r.content).mark, m.content["config"]["phase"]) for m, r in _pairs(run)]
+    identity = first[0][0].split(",")[0]
+    assert {phase for _, phase in first} == {phase for _, phase in second} == {"train", "test"}
+    for attempt, number, found in ((1, 1, first), (2, 2, second)):
+        assert [mark for mark, _ in found] == [
+            f"{identity}, attempt {attempt}, round {number}, phase '{phase}'" for _, phase in found
+        ]
+
+
+def _pairs(run: Any) -> list[tuple[Any, Message]]:
+    """Return the requests for phases of the last run, and the replies."""
+    pairs = zip(run.grid.sent, run.grid.received, strict=True)
+    return [(sent, reply) for sent, reply in pairs if "query" not in sent.metadata.message_type]
 
 
 def _reply(message: Message, lies: list[Lie]) -> Message | None:
