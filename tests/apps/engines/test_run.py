@@ -158,11 +158,13 @@ def test_however_a_run_ends_nothing_stays_behind(engine: str, name: str, said: s
             assert process.poll() is None
             time.sleep(0.1)
         assert len(_leftovers(str(tmp_path))) >= 3
+        family = psutil.Process(process.pid).children(recursive=True)  # Ray's agents have no environment
         process.send_signal(getattr(signal, name))
         _, errors = process.communicate(timeout=60)
         while _leftovers(str(tmp_path)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not _leftovers(str(tmp_path))
+        assert not psutil.wait_procs(family, timeout=10)[1]
     finally:
         processes.kill_family(process.pid)
     assert read_checkpoint(run).round >= 1
