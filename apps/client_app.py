@@ -18,6 +18,7 @@ from florilegium.apps.assembly.parts import assemble, code_of
 from florilegium.apps.origins.packages import NOT_INSTALLED, versions
 from florilegium.apps.settings.configuration import received
 from florilegium.clients.core.wire import Announcement, Query
+from florilegium.clients.core.worker import limit_threads
 from florilegium.clients.node.host import Host
 from florilegium.common.errors import DataError, RefusedError, RunError
 from florilegium.partitions.device_data import state_of
@@ -41,6 +42,7 @@ def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]
     device = parse_node(node)
     assembly = assemble(config | ({"dataset": device.dataset} if device.dataset else {}), one_thread=False)
     s = assembly.settings
+    limit_threads(device.threads, sum(array.size for array in assembly.whole.values()))
     allowance = allowance_of(device, s.privacy.unit)
     own = own_data(device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
     return assembly.host(

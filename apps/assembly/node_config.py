@@ -38,6 +38,7 @@ class DeviceSettings(Section):
             refused. 0: any run is welcome.
         capacity: the share of each layer's channels that the device can hold; methods that send whole networks leave
             a device with less than 1 out.
+        threads: with how many threads the device computes (:func:`florilegium.clients.core.worker.limit_threads`).
     """
 
     data_path: str = Field(min_length=1)
@@ -49,6 +50,7 @@ class DeviceSettings(Section):
     embeddings: str = ""
     max_epsilon: float = Field(0.0, ge=0)
     capacity: float = Field(1.0, gt=0, le=1)
+    threads: int = Field(0, ge=0, le=1024)
 
     _check = field_validator("state_dir", "schema_file", "dataset", "embeddings")(check_folder)
 

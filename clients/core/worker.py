@@ -15,6 +15,10 @@ from florilegium.common.errors import ConfigurationError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP = 1 << 30
+SMALL = 1_000_000
+"""Number of parameters from which on a network is worth several threads (docs/deployment.md)."""
+OWN_THREADS = "OMP_NUM_THREADS"
+"""Environment variable by which the owner of a device chooses a number of threads."""
 
 
 @lru_cache(maxsize=1)
@@ -48,6 +52,19 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
             "'auto' or 'cpu'"
         )
     return found
+
+
+def limit_threads(asked: int, parameters: int) -> None:
+    """Set how many threads PyTorch and NumPy compute with in the process of a device.
+
+    Args:
+        asked: their number; 0: one for a small network; else, and where ``OMP_NUM_THREADS`` is set, as PyTorch does.
+        parameters: number of the network's parameters.
+    """
+    if not asked and (OWN_THREADS in os.environ or parameters >= SMALL):
+        return
+    torch.set_num_threads(asked or 1)
+    threadpool_limits(asked or 1)
 
 
 def return_memory() -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 from PIL import Image
+from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
 from florilegium.apps import client_app
@@ -71,6 +72,36 @@ def test_an_owner_can_ask_for_privacy(state: Path, tmp_path: Path) -> None:
         client_app.app(Message(RecordDict(), 7, "query.roster"), context)
     with pytest.raises(DataError, match="max-epsilon needs state-dir"):
         parse_node({"data-path": "/data", "max-epsilon": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("model", "node", "variable", "threads"),
+    [
+        ("mlp", {}, "", 1), ("mlp", {"threads": 2}, "", 2), ("mlp", {}, "3", 3), ("mlp", {"threads": 2}, "3", 2),
+        ("resnet18", {}, "", 3), ("resnet18", {"threads": 1}, "", 1),
+    ],
+)  # fmt: skip
+def test_small_networks_have_one_thread_unless_the_owner_names_a_number(
+    model: str, node: dict[str, Value], variable: str, threads: int, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine has three cores, or the variable says so."""
+    if variable:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    else:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        own = {"client-id": "a", "data-path": str(state.parent / "data" / "0"), **node}
+        client_app._host.cache_clear()
+        client_app._host_of(Context(1, 7, own, RecordDict(), config(model=model, data_dir="")))  # type: ignore[arg-type]
+        assert torch.get_num_threads() == threads
+    finally:
+        threadpool_limits(1)
+        torch.set_num_threads(before)
+        client_app._host.cache_clear()
+    with pytest.raises(DataError, match="threads"):
+        parse_node({"data-path": "/data", "threads": -1})
 
 
 def test_an_owners_limit_is_over_all_runs(tmp_path: Path) -> None:
