@@ -192,7 +192,7 @@ def test_a_client_of_a_simulation_as_onnx(tmp_path: Path) -> None:
 def test_an_ensemble_as_onnx(tmp_path: Path) -> None:
     shape = (3, 32, 32)
     model = Ensemble([build("lenet", shape, 10, seed) for seed in (1, 2)], [0.3, 0.7], "probabilities").eval()
-    write_onnx(model, shape, tmp_path / "model.onnx")
+    write_onnx(model, shape, tmp_path / "model.onnx", TASK)
     x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1))
     _assert_onnx_predicts_as(model, x, tmp_path / "model.onnx")
 
@@ -204,7 +204,7 @@ def test_a_network_that_onnx_cannot_say(tmp_path: Path) -> None:
             return torch.from_numpy(np.sort(x.numpy(), axis=1))
 
     with pytest.raises(RunError, match="this network cannot be written as ONNX"):
-        write_onnx(Odd(), (3,), tmp_path / "model.onnx")
+        write_onnx(Odd(), (3,), tmp_path / "model.onnx", TASK)
     assert not (tmp_path / "model.onnx").exists()
 
 
