@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install generate types-check run test test-quick test-processes test-long lint docs pictures bench clean
+.PHONY: install generate types-check run test test-quick test-processes test-long test-kills lint docs pictures bench clean
 
 install: $(VENV)/.installed
 
@@ -34,12 +34,15 @@ test: install
 	$(MAKE) --jobs 2 test-quick test-processes
 
 test-quick: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal -m "not simulation and not deployment and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal -m "not simulation and not deployment and not long and not kills"
 
 # After mypy, when test-quick has compiled the packages. Other files are not imported, which would take as long as a test.
 test-processes: install lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(simulation or deployment) and not long" \
 	    $$(grep -rlE --include=test_*.py 'mark\.(simulation|deployment)' tests)
+
+test-kills: install
+	$(BIN)/python -m pytest -m kills
 
 test-long: install
 	$(BIN)/python -m pytest -m long

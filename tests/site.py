@@ -148,9 +148,9 @@ class Site:
                 status = {}
             if status and until(status):
                 return
-            assert status.get("state") != "failed", (status, self._log())
+            assert status.get("state") != "failed", (status, self.log())
             time.sleep(0.1)
-        raise AssertionError(f"{run.name} is still {status}: {self._log()}")
+        raise AssertionError(f"{run.name} is still {status}: {self.log()}")
 
     def run(self, name: str, **keys: Value) -> Path:
         """Carry out a run to its end and return its folder."""
@@ -158,7 +158,8 @@ class Site:
         self.wait(path, lambda status: status["state"] == "completed")
         return path
 
-    def _log(self) -> str:
+    def log(self) -> str:
+        """Return the end of the SuperLink's log."""
         return (self.folder / "superlink.log").read_text()[-3000:]
 
 

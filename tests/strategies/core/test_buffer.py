@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,9 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays, num_bytes
+from florilegium.strategies.core.arrivals import Step
+from florilegium.strategies.core.buffer import Buffer
+from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.fleet import Fleet
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
@@ -206,6 +211,68 @@ class TestSteps:
         assert read_checkpoint(path).round == 20
         lines = [json.loads(line) for line in (path / "failures.jsonl").read_text().splitlines()]
         assert {line["reason"] for line in lines} == {"no reply within 300 s (key round-timeout)"}
+
+
+class _Arrivals:
+    """Notes what a step waits for, and who begins; two clients are busy."""
+
+    def __init__(self) -> None:
+        self.models: dict[int, Arrays] = {}
+        self.pending = {"a", "b"}
+        self.steps: list[Step] = []
+        self.begun: list[list[str]] = []
+
+    def take(self, round: Any, step: Step) -> list[tuple[int, Outcome]]:
+        self.steps.append(step)
+        return []
+
+    def begin(self, round: Any, clients: list[str], path: Any, arguments: Any) -> None:
+        self.begun.append(list(clients))
+
+    def forget(self) -> None:
+        pass
+
+
+def _stepped(cohort: int = 6, **keys: Value) -> _Arrivals:
+    """Return what step 5 of a buffer with eight clients, in cohorts of this size, has asked for."""
+    arrivals, everyone = _Arrivals(), list("abcdefgh")
+    federation: Any = SimpleNamespace(
+        settings=settings(**keys), cohort_size=lambda number: cohort,
+        method=SimpleNamespace(trainable=lambda: everyone), draw=lambda free, missing, *path, wait: free[:missing],
+    )  # fmt: skip
+    buffer = Buffer(federation)
+    buffer.__dict__["_arrivals"] = arrivals
+    round: Any = SimpleNamespace(
+        number=5, record=SimpleNamespace(failures={}), require=lambda outcome, asked: outcome
+    )  # fmt: skip
+    buffer.step(round, {}, lambda *_: {})
+    return arrivals
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "enough"), [(3, 0.5, 2), (4, 0.5, 2), (5, 0.1, 1), (5, 0.0, 1), (3, 1.0, 3), (7, 0.3, 3)]
+)
+def test_a_step_is_taken_with_the_least_number_that_min_success_allows(size: int, share: float, enough: int) -> None:
+    (step,) = _stepped(**{"buffer.size": size, "min_success": share}).steps
+    assert (step.size, step.enough) == (size, enough)
+
+
+@pytest.mark.parametrize(("most", "stale"), [(0, 99), (2, 3), (1, 2)])
+def test_updates_as_stale_as_allowed_count(most: int, stale: int) -> None:
+    """In step 5 the model of round 5 − s has staleness s; 0: any is allowed."""
+    (step,) = _stepped(**{"buffer.max-staleness": most}).steps
+    assert [step.too_stale(5 - s) == "" for s in range(4)] == [s < stale for s in range(4)]
+
+
+def test_as_many_begin_as_are_missing_to_the_concurrency() -> None:
+    """Six in all: two are busy; once one update has arrived, its place stays free until the next step."""
+    arrivals = _stepped()
+    (step,) = arrivals.steps
+    step.begin({"c"}, 0)
+    step.begin({"c"}, 1)
+    step.begin({"c", "d"}, 3)
+    step.begin({"c", "d"}, 4)
+    assert arrivals.begun == [list("cdef"), list("defg"), list("def"), list("e")]
 
 
 def test_a_resumed_run_is_the_whole_one(tmp_path: Path) -> None:
