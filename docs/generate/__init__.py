@@ -2,9 +2,10 @@
 
 These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods,
 commands, networks and tasks in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md``,
-``docs/models.md`` and ``docs/tasks.md``; the facts at the head of each method's page; and which methods a layer goes
-with, in the pages about layers. All stand between two marker lines; a test compares them with the declarations. A
-method without a page gets the beginning of one, and an entry in the navigation of ``mkdocs.yml``.
+``docs/models.md`` and ``docs/tasks.md``; the facts at the head of each method's page; which methods a layer goes with,
+in the pages about layers; and the tables of ``findings/README.md`` and ``docs/surprises.md``. All stand between two
+marker lines; a test compares them with the declarations. A method without a page gets the beginning of one, and an
+entry in the navigation of ``mkdocs.yml``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 from docs.generate.command_pages import command_reference
+from docs.generate.finding_pages import findings_table, read_findings, surprises_tables
 from docs.generate.method_pages import index, new_page, read_page, with_facts, with_layers, with_pages
 from docs.generate.task_pages import task_tables
 from florilegium.apps.methods.registry import METHODS
@@ -79,12 +81,15 @@ def generated(root: Path) -> dict[Path, str]:
     written = {name for path, text in texts.items() for name in read_page(path, text).methods}
     texts |= {docs / "methods" / f"{name}.md": new_page(name) for name in METHODS.own if name not in written}
     pages = [read_page(path, text) for path, text in texts.items()]
+    findings = read_findings(root)
     wanted = {
         root / "pyproject.toml": (TOML_MARKS, config_tables()),
         docs / "configuration.md": (MARKDOWN_MARKS, key_tables()),
         docs / "commands.md": (MARKDOWN_MARKS, command_reference()),
         docs / "models.md": (MARKDOWN_MARKS, network_table()),
         docs / "tasks.md": (MARKDOWN_MARKS, task_tables()),
+        docs / "surprises.md": (MARKDOWN_MARKS, surprises_tables(findings)),
+        root / "findings" / "README.md": (MARKDOWN_MARKS, findings_table(findings)),
         docs / "methods" / "README.md": (
             MARKDOWN_MARKS,
             index(pages),

@@ -175,8 +175,9 @@ def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module
     """
     from torch import nn
 
+    from florilegium.models.dry_run import undisturbed
     from florilegium.models.mixing import mixing
-    from florilegium.privacy.dp_sgd import PrivateGradients  # dp-accounting and Opacus take seconds to import
+    from florilegium.privacy.alone import unlike_alone  # dp-accounting and Opacus take seconds to import
 
     p = settings.privacy
     if any(isinstance(module, nn.RNNBase) for module in network.modules()):
@@ -202,8 +203,14 @@ def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module
     if why := mixing(network, inputs):
         raise ConfigurationError(f"model: '{settings.model}' does not go with privacy.unit = 'example': {why}")
     try:
-        PrivateGradients(network, 1.0, 1.0, 1.0, 1).end()
+        with undisturbed(network):
+            wrong = unlike_alone(network, inputs, ghost=p.gradients == "ghost")
     except RunError as error:
         raise ConfigurationError(
             f"model: '{settings.model}' does not go with privacy.unit = 'example': {error}"
         ) from error
+    if wrong:
+        raise ConfigurationError(
+            f"model: '{settings.model}' does not go with privacy.unit = 'example': Opacus computes wrong gradients of "
+            f"single examples for it ('{wrong}' is not that of the example alone); use other layers"
+        )

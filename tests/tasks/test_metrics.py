@@ -12,6 +12,7 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 from florilegium.common.errors import ConfigurationError
+from florilegium.strategies.exchange.evaluation import summarise
 from florilegium.tasks.choices import Choices
 from florilegium.tasks.losses import IGNORED
 from florilegium.tasks.registry import make_task
@@ -49,6 +50,38 @@ def test_a_class_that_is_neither_there_nor_predicted_counts_for_nothing() -> Non
     assert found["f1"] == pytest.approx(sk.f1_score(y, outputs.argmax(dim=1), average="macro"))
     assert found["balanced-accuracy"] == pytest.approx((1 + 2 / 3) / 2)
     assert math.isnan(task.measure(outputs[:1], y[:1])["auroc"])  # all of one class
+
+
+def test_classes_without_examples_do_not_lower_a_figure() -> None:
+    """A client that has three of four classes: the mean of the figures of these three, each by scikit-learn."""
+    task, outputs, _ = _classes()
+    y = torch.arange(len(outputs)) % 3
+    p, found = outputs.softmax(dim=1), task.measure(outputs, y)
+    assert found["auroc"] == pytest.approx(np.mean([sk.roc_auc_score(y == c, p[:, c]) for c in range(3)]))
+    each = [sk.average_precision_score(y == c, p[:, c]) for c in range(3)]
+    assert found["average-precision"] == pytest.approx(np.mean(each))
+
+
+@pytest.mark.parametrize("said", [-3.0, 3.0])
+def test_a_constant_predictor_is_no_better_than_chance(said: float) -> None:
+    task = make_task("binary", Targets(("y",), 2), Choices(metrics=NAMES))
+    found = task.measure(torch.full((10, 1), said), torch.tensor([0] * 9 + [1]))
+    assert (found["balanced-accuracy"], found["auroc"]) == pytest.approx((0.5, 0.5))
+    assert found["average-precision"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e3, 1e5])
+def test_r2_does_not_depend_on_the_targets_origin(mean: float) -> None:
+    """Also pooled from two clients' sums; with 1e9, rounding leaves nothing of it, which is no number."""
+    task = make_task("regression", Targets(("y",)))
+    y = torch.randn(300, 1, generator=G, dtype=torch.float64) + mean
+    outputs = y + 0.5 * torch.randn(300, 1, generator=G, dtype=torch.float64)
+    right = sk.r2_score(y, outputs)
+    assert task.measure(outputs, y)["r2"] == pytest.approx(right, abs=1e-4)
+    told = [task.measure(outputs[rows], y[rows]) for rows in (slice(100), slice(100, 300))]
+    metrics = {name: np.array([one[name] for one in told]) for name in task.reported}
+    assert summarise(metrics, np.array([100.0, 200.0]), task)["r2_pooled"] == pytest.approx(right, abs=1e-4)
+    assert math.isnan(task.measure(outputs + 1e9, y + 1e9)["r2"])
 
 
 def test_figures_of_a_binary_task_are_those_of_its_positive_class() -> None:
