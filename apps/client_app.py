@@ -44,7 +44,9 @@ def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]
     s = assembly.settings
     limit_threads(device.threads, sum(array.size for array in assembly.whole.values()))
     allowance = allowance_of(device, s.privacy.unit)
-    own = own_data(device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
+    own = own_data(
+        device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir, duplicates=s.duplicates
+    )
     return assembly.host(
         DeviceClient(device.client_id, own, allowance, device.capacity), device.state_dir
     ), assembly.code

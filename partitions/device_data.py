@@ -17,7 +17,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from florilegium.common.errors import DataError
 from florilegium.common.places import read_utf8
 from florilegium.partitions.clientdata import CPU, ClientData, Examples, joined, standardised, to_inputs
+from florilegium.partitions.duplicates import DROP, REFUSE
 from florilegium.partitions.held_out import HELD_BACK
 from florilegium.partitions.sources.columns import meant
 from florilegium.partitions.sources.decode import decode, decode_inputs, without_gaps
@@ -40,6 +41,7 @@ from florilegium.partitions.sources.folders import numbers_in, present
 from florilegium.partitions.sources.parts import chosen, contents
 from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures
+from florilegium.partitions.sources.places import LEFT_OUT
 from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.table_files import first_line, read_parquet, read_shards, read_texts, refuse_twins
 from florilegium.partitions.sources.targets import labels_of, numbers_to_predict, positions_of
@@ -310,6 +312,7 @@ def read_device(
     *,
     labeled: bool = True,
     schema: DeviceSchema | None = None,
+    duplicates: str = "warn",
 ) -> ClientData:
     """Return the data of a device: training examples and, if it has them, test examples.
 
@@ -327,6 +330,8 @@ def read_device(
         words: the vocabulary of a dataset of words.
         labeled: whether training may use labels.
         schema: the device's own names of columns and classes.
+        duplicates: what equal rows are, "warn", "drop" or "refuse"; those to be used once are dropped before rows are
+            held back, so that a row more or less still changes one training row at most.
 
     Raises:
         DataError: if there are no usable training rows, or a row does not fit the dataset. The message may quote data
@@ -338,29 +343,72 @@ def read_device(
     if test is None and not labeled:
         test = train.rows(slice(0))
     elif test is None:
+        if duplicates == DROP:
+            train = _dropped(train, reader.notes)
         held = held_back(train)
         if held.all():
             raise DataError(f"data-path: {where}: all {len(train)} rows are held back for tests; give test rows, too")
         test, train = train.rows(held), train.rows(~held)
-    tested = test
-    data = ClientData(
-        lambda: train, lambda: tested, labeled=labeled, simulated=False, device=device, notes=reader.notes
-    )
+    if labeled:
+        train, test = _apart(train, test, f"data-path: {where}", duplicates, reader.notes)
+    kept, tested = train, test
+    data = ClientData(lambda: kept, lambda: tested, labeled=labeled, simulated=False, device=device, notes=reader.notes)
     return standardised(data, spec)
+
+
+def _apart(train: Examples, test: Examples, where: str, duplicates: str, notes: list[str]) -> tuple[Examples, Examples]:
+    """Return training and test examples, without copies if ``duplicates`` is "drop"; note how many are equal.
+
+    Raises:
+        DataError: if test examples equal training examples, and ``duplicates`` is "refuse".
+    """
+    known = {*_contents(train)}
+    fresh = torch.tensor([content not in known for content in _contents(test)], dtype=torch.bool)
+    equal = len(test) - int(fresh.sum())
+    if not equal and len(known) == len(train):
+        return train, test
+    said = f"{equal} of {len(test)} test examples equal training examples"
+    if duplicates == REFUSE and equal:
+        raise DataError(f"duplicates: {where}: {said}. Remove them, or set duplicates = 'drop'")
+    notes.append(f"{said}, {len(train) - len(known)} training examples repeat others")
+    if duplicates != DROP:
+        return train, test
+    return _dropped(train, notes), test.rows(fresh)
+
+
+def _dropped(examples: Examples, notes: list[str]) -> Examples:
+    """Return the first of equal examples alone; note how many copies there are."""
+    first = {content: row for row, content in reversed([*enumerate(_contents(examples))])}
+    if len(first) < len(examples):
+        notes.append(f"{LEFT_OUT}{len(examples) - len(first)} of {len(examples)} examples, which repeat others")
+    return examples.rows(torch.tensor(sorted(first.values()), dtype=torch.int64))
+
+
+def _contents(examples: Examples) -> Iterator[bytes]:
+    """Yield a hash of each example's input and target."""
+    for x, y in zip(examples.x, examples.y, strict=True):
+        yield blake2b(x.contiguous().numpy().tobytes() + y.numpy().tobytes(), digest_size=32).digest()
 
 
 def held_back(examples: Examples) -> torch.Tensor:
     """Return which examples are held back for tests, a fifth of them on average: (n,) bool.
 
-    A keyed hash of a row alone decides, so that a row more or less moves no other row: with private examples, the
-    training rows then change in one row at most. Equal rows are on the same side.
+    A keyed hash of a row, and of its running number among the rows that equal it, alone decides. So of few kinds of
+    rows, too, about a fifth is held back of each. A row more or less moves no other: of m equal rows, those of the
+    numbers 0 to m - 1 stay what they are when another comes or goes, wherever it stands, since equal rows are the same
+    whichever has which number. With private examples, the training rows then change in one row at most.
     """
-    rows = zip(examples.x, examples.y, strict=True)
-    hashes = [
-        blake2b(x.contiguous().numpy().tobytes() + y.numpy().tobytes(), digest_size=8, key=b"hold-back").digest()
-        for x, y in rows
-    ]
-    return torch.tensor([int.from_bytes(value, "big") < HELD_BACK * 2**64 for value in hashes], dtype=torch.bool)
+    weights = [b""] * len(examples) if examples.weights is None else [w.numpy().tobytes() for w in examples.weights]
+    seen = Counter[bytes]()
+    chosen = torch.zeros(len(examples), dtype=torch.bool)
+    for row, (x, y, weight) in enumerate(zip(examples.x, examples.y, weights, strict=True)):
+        content = x.contiguous().numpy().tobytes() + y.numpy().tobytes() + weight
+        number = seen[kind := blake2b(content, digest_size=32).digest()]
+        seen[kind] += 1
+        content += number.to_bytes(8, "big") if number else b""  # the first is where earlier versions had it
+        drawn = blake2b(content, digest_size=8, key=b"hold-back").digest()
+        chosen[row] = int.from_bytes(drawn, "big") < HELD_BACK * 2**64
+    return chosen
 
 
 def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:

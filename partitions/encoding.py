@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +16,10 @@ from florilegium.partitions.sources.decode import decode
 from florilegium.partitions.sources.parts import chosen, contents
 from florilegium.partitions.sources.places import in_file
 from florilegium.partitions.sources.source import Source, Tables, Unread
-from florilegium.partitions.sources.store import map_splits, write_splits
+from florilegium.partitions.sources.store import map_splits, notes_beside, write_read
 from florilegium.partitions.sources.table_files import read_shards
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import Dataset, DatasetSpec, Split
-
-log = logging.getLogger("flwr")
 
 _FORMAT = 5
 """Version of the format of decoded datasets in the cache; increase it so that old caches are not used."""
@@ -71,17 +68,16 @@ def encoded(spec: DatasetSpec, source: Source) -> Dataset:
     facts = [_FORMAT, spec.name, spec.hub, unread.stamps, *([words.name] if words else []), *described]
     fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
-    def make() -> Mapping[str, Split]:
+    def make() -> tuple[Mapping[str, Split], list[str]]:
         tables, notes = unread.read()
         splits = {}
         for part, table in tables.items():
             where = unread.form.format(unread.where, part)
             with in_file(table):
                 splits[part] = decode(spec, table, where, words, part, foreign=unread.foreign, notes=notes)
-        for note in notes:
-            log.warning("%s", note)
-        return resolve(spec.derived)(splits) if spec.derived else splits
+        return resolve(spec.derived)(splits) if spec.derived else splits, notes
 
     cache = source.cache / "datasets" / f"{spec.name}-{fingerprint}"
-    splits = map_splits(spec.arrays or make_once(cache, make, write_splits), spec)
-    return Dataset(spec, splits["train"], splits.get("test"), fingerprint, words)
+    where = spec.arrays or make_once(cache, make, write_read)
+    splits = map_splits(where, spec)
+    return Dataset(spec, splits["train"], splits.get("test"), fingerprint, words, notes=notes_beside(where))

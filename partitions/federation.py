@@ -16,6 +16,7 @@ from florilegium.common.files import make_once
 from florilegium.common.memo import remembered
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
+from florilegium.partitions import duplicates
 from florilegium.partitions.asking import split_of
 from florilegium.partitions.canaries import plant
 from florilegium.partitions.dealing import divided
@@ -32,7 +33,7 @@ from florilegium.tasks.choices import Choices, listed
 _FORMAT = 8
 """Version of the format of cached index tables; increase it so that old ones are not used."""
 
-_ELSEWHERE = {"data_dir", "cache_dir", "dataset_revision", "embeddings"}
+_ELSEWHERE = {"data_dir", "cache_dir", "dataset_revision", "embeddings", "duplicates"}
 _NOT_ROWS = _ELSEWHERE | {one.name for one in fields(Choices)} - {"positive"}
 """Fields of the settings that do not change who holds which rows."""
 
@@ -86,6 +87,13 @@ def _federate(settings: FederationSettings, contents: str) -> tuple[Federation, 
             f"missing: 'drop' leaves rows out, and the split of partitioner '{settings.partitioner}' counts all of "
             "them; use 'median' or 'indicator'"
         )
+    if settings.duplicates == duplicates.DROP:
+        if table is not None:
+            raise ConfigurationError(
+                f"duplicates: 'drop' leaves rows out, and the split of partitioner '{settings.partitioner}' counts all "
+                "of them; use 'warn' or 'refuse'"
+            )
+        whole = duplicates.distinct(settings, whole)
     dataset = pooled(settings, whole, table)
 
     def make() -> Federation:

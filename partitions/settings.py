@@ -190,6 +190,12 @@ class SourceSettings(DataSettings):
         ge=0,
     )  # fmt: skip
 
+    duplicates: Literal["warn", "drop", "refuse"] = key(
+        "warn",
+        "what equal rows are: a warning if many test rows equal training rows, used once, or an error "
+        "([more](data.md#equal-rows))",
+    )
+
     @property
     def cache(self) -> Path:
         """The folder of the cache."""

@@ -175,6 +175,7 @@ class Dataset:
         fingerprint: hash that changes with the source files.
         vocabulary: word vectors, for a dataset of words.
         server: the server's examples, if they are generated rather than chosen from the training rows.
+        notes: what was said when a described dataset was read, as of rows that were left out, a line each.
     """
 
     spec: DatasetSpec
@@ -183,6 +184,7 @@ class Dataset:
     fingerprint: str
     vocabulary: Vocabulary | None = None
     server: Split | None = None
+    notes: tuple[str, ...] = ()
 
     def read_by(self, task: str = "", choices: Choices = DEFAULTS) -> Dataset:
         """Return the dataset with targets as task ``task`` needs them; "": the dataset's own task.

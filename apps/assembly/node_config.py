@@ -106,11 +106,18 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
 
 
 def own_data(
-    device: DeviceSettings, spec: DatasetSpec, on: torch.device, *, embeddings: str, cache_dir: str
+    device: DeviceSettings,
+    spec: DatasetSpec,
+    on: torch.device,
+    *,
+    embeddings: str,
+    cache_dir: str,
+    duplicates: str,
 ) -> ClientData:
     """Read a device's data as examples of the dataset ``spec`` onto device ``on``, and log a summary.
 
-    ``embeddings`` is the run's file of word vectors; it is used if the device names no copy of its own.
+    ``embeddings`` is the run's file of word vectors; it is used if the device names no copy of its own. ``duplicates``
+    is the run's key.
 
     Raises:
         DataError: if the data cannot be used.
@@ -118,6 +125,6 @@ def own_data(
     words = vocabulary(device.embeddings or embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
     schema = read_device_schema(Path(device.schema_file).expanduser()) if device.schema_file else DeviceSchema()
     where = device.data_path if ":" in device.data_path else Path(device.data_path).expanduser()
-    data = read_device(where, spec, on, words, labeled=device.labeled, schema=schema)
+    data = read_device(where, spec, on, words, labeled=device.labeled, schema=schema, duplicates=duplicates)
     log.info("client %s, %s: %s", device.client_id, device.data_path, report(data, spec))
     return data

@@ -44,6 +44,7 @@ from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.registry import PARTITIONERS
+from florilegium.partitions.remarks import remarks
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.settings.checks import (
     check_buffered,
@@ -153,6 +154,7 @@ class Assembly:
             self.origins,
             provenance,
             partial(chance, s),
+            partial(remarks, s),
             (self.whole, self.frozen),
         )
         return method.strategy_class()(setup)
@@ -241,8 +243,7 @@ def population(settings: Settings) -> list[Member]:
     from florilegium.strategies.exchange.roster import Member
 
     federation, _ = federate(settings)
-    if federation.notes:
-        log.warning(federation.notes)
+    remarks(settings)  # which refuses equal rows, if it is to
     names = [str(name) for name in federation.names]
     own = settings.partitioner == "natural" or PARTITIONERS[settings.partitioner].split is not None
     if not own or len({*names}) < sum(map(bool, names)):  # names of domains, which several clients share

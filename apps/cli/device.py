@@ -50,7 +50,7 @@ def check(
     settings = parse_source(resolve(None, assignments or [], {"dataset": owner.dataset or dataset}))
     find_spec(settings.dataset)  # what the data are must be known without other devices' data
     spec = dataset_of(settings)
-    data = own_data(owner, spec, CPU, embeddings="", cache_dir=settings.cache_dir)
+    data = own_data(owner, spec, CPU, embeddings="", cache_dir=settings.cache_dir, duplicates=settings.duplicates)
     print(f"{owner.client_id}: {report(data, spec)}")
 
 

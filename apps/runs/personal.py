@@ -77,7 +77,9 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
     source: SimulatedClients | DeviceClient
     if data_path is not None:
         new = DeviceSettings.model_validate({"data-path": str(data_path.absolute()), "labeled": labeled})
-        data = own_data(new, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir)
+        data = own_data(
+            new, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir, duplicates=s.duplicates
+        )
         source = DeviceClient(NEW, data)
     else:
         _check_origins(run, assembly)

@@ -13,7 +13,7 @@ from florilegium.partitions.sources.columns import plain, relabelled
 from florilegium.partitions.sources.inputs import INPUTS, Reading
 from florilegium.partitions.sources.names import names_in
 from florilegium.partitions.sources.numbers import Cells, numbers_of
-from florilegium.partitions.sources.places import noted
+from florilegium.partitions.sources.places import LEFT_OUT, noted
 from florilegium.partitions.sources.tables import complete
 from florilegium.partitions.sources.targets import decode_targets
 from florilegium.partitions.sources.words import Vocabulary
@@ -93,7 +93,7 @@ def without_gaps(spec: DatasetSpec, table: pyarrow.Table, name: str, notes: list
     kept = complete(spec.table, table) if spec.table is not None else None
     if kept is None:
         return table
-    notes.append(f"{name}: {int((~kept).sum())} of {len(kept)} rows are dropped, since an input is missing")
+    notes.append(f"{LEFT_OUT}{name}: {int((~kept).sum())} of {len(kept)} rows are dropped, since an input is missing")
     if not kept.any():
         raise DataError(f"{name}: every row misses an input, and missing = 'drop' leaves none; use 'median' instead")
     return noted(table.filter(pyarrow.array(kept)), [])

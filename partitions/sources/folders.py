@@ -23,7 +23,7 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.sources.columns import MISSING, listed
 from florilegium.partitions.sources.parts import HIDDEN, TABLES, chosen, contents, refuse_reserved
 from florilegium.partitions.sources.picture_files import pictures_in, suffixes
-from florilegium.partitions.sources.places import noted
+from florilegium.partitions.sources.places import LEFT_OUT, noted
 from florilegium.partitions.sources.schema import FILE
 from florilegium.partitions.sources.source import CLIENT, Unread
 from florilegium.partitions.sources.table_files import read_parquet, read_texts
@@ -185,7 +185,7 @@ def _pictures(folder: Path) -> _Rows:
         return []
     cells = [{"bytes": file.read_bytes(), "path": str(file.relative_to(folder))} for file in found.files]
     table = pa.table({"image": pa.array(cells, _IMAGE), "label": pa.array(found.labels)})
-    notes = "\n".join(f"{folder}: {note}" for note in found.notes())
+    notes = "\n".join(f"{LEFT_OUT}{folder}: {note}" for note in found.notes())
     return [(folder, table.replace_schema_metadata({_NOTES: notes} if notes else None))]
 
 

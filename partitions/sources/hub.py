@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.sources.parts import chosen, contents, splits_of
+from florilegium.partitions.sources.places import LEFT_OUT
 from florilegium.partitions.sources.source import DATA_VARIABLE, MAIN, Source, Tables, Unread
 from florilegium.partitions.sources.table_files import read_shards
 from florilegium.partitions.spec import PARTS, DatasetSpec
@@ -66,7 +67,7 @@ def _read(title: str, local: str, hub: str, config: str | None, revision: str) -
             "validation if there is no test"
         )
     splits, notes = chosen(known)
-    notes += [f"splits not used: {', '.join(unused)}"] if unused else []
+    notes += [f"{LEFT_OUT}{len(unused)} splits: {', '.join(unused)}"] if unused else []
     return {part: _with_features(loaded[split]) for part, split in splits.items()}, notes
 
 

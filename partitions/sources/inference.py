@@ -38,7 +38,7 @@ from florilegium.partitions.sources.decode import decode_inputs, weights_of
 from florilegium.partitions.sources.names import names_in
 from florilegium.partitions.sources.numbers import LOST, moments, numbers_of, refuse_missing
 from florilegium.partitions.sources.pictures import Size, each_picture, pixels, read_picture, resized
-from florilegium.partitions.sources.places import in_file, noted
+from florilegium.partitions.sources.places import LEFT_OUT, in_file, noted
 from florilegium.partitions.sources.schema import Schema
 from florilegium.partitions.sources.source import LONGEST_TEXT, Inference
 from florilegium.partitions.sources.store import Imported, scales
@@ -194,11 +194,11 @@ class _Work:
             if lacking.any():
                 self.tables[part] = noted(table.filter(pa.array(~lacking)), [])
                 dropped = f"{int(lacking.sum())} of {len(lacking)} rows dropped"
-                self.notes.append(f"{part}: {dropped}, since an input is missing")
+                self.notes.append(f"{LEFT_OUT}{part}: {dropped}, since an input is missing")
                 for column in (c for c in table.column_names if c.lower() in CLIENTS):
                     before, left = (set(names_in(t.column(column), column)) for t in (table, self.tables[part]))
                     if gone := sorted(before - left):
-                        self.notes.append(f"{part}: no row is left of column '{column}' for {listed(gone)}")
+                        self.notes.append(f"{LEFT_OUT}{part}: no row is left of column '{column}' for {listed(gone)}")
                         log.warning("%s: %s", self.source, self.notes[-1])
 
     def _label(self) -> list[str]:

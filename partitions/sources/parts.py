@@ -14,6 +14,7 @@ from typing import TypeVar
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.sources.columns import listed
 from florilegium.partitions.sources.names import name_of
+from florilegium.partitions.sources.places import LEFT_OUT
 from florilegium.partitions.sources.schema import FILE
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class Contents:
     def notes(self, *, whole: bool) -> list[str]:
         """Return a line that says what is not read, if there is anything; ``whole``: nor are the other files."""
         names = [*self.unread, *(path.name for paths in self.others.values() for path in paths if whole)]
-        return [f"not read: {len(names)} of its files and folders: {listed(sorted(names))}"] if names else []
+        return [f"{LEFT_OUT}{len(names)} files and folders, not read: {listed(sorted(names))}"] if names else []
 
 
 def contents(folder: Path, suffixes: Sequence[str] = TABLES) -> Contents:
@@ -164,7 +165,7 @@ def chosen(found: Mapping[str, T]) -> tuple[dict[str, T], list[str]]:
     rest = {part: value for part, value in found.items() if part != VALIDATION}
     if "test" not in found:
         return {**rest, "test": found[VALIDATION]}, ["test rows: part 'validation', as there is no part 'test'"]
-    return rest, ["not used: part 'validation'; validation-fraction holds out training rows"]
+    return rest, [f"{LEFT_OUT}part 'validation'; validation-fraction holds out training rows"]
 
 
 def splits_of(names: Iterable[str]) -> tuple[dict[str, str], list[str]]:

@@ -12,6 +12,8 @@ import pyarrow as pa
 from florilegium.common.errors import DataError
 
 _FILES = b"florilegium.files"
+LEFT_OUT = "left out: "
+"""How a line begins that says which rows, files or splits of a dataset are not used, and how many."""
 Origins = Sequence[tuple[str, int]]
 """Files, and how many rows of the table come from each, in order; "": rows whose place is not known."""
 

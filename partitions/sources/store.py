@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from florilegium.partitions.sources.schema import FILE
 from florilegium.partitions.spec import PARTS, DatasetSpec, Split
 from florilegium.tasks.losses import IGNORED
 
+NOTES = "notes.json"
+
 
 def write_splits(splits: Mapping[str, Split], folder: Path) -> None:
     """Write the arrays of each split, "train" and perhaps "test", to the new ``folder``."""
@@ -29,6 +32,18 @@ def write_splits(splits: Mapping[str, Split], folder: Path) -> None:
         arrays |= {f"client-{quote(column, safe='')}": values for column, values in split.clients.items()}
         for key, array in arrays.items():
             np.save(folder / f"{part}-{key}.npy", array, allow_pickle=False)
+
+
+def write_read(content: tuple[Mapping[str, Split], Sequence[str]], folder: Path) -> None:
+    """Write splits to the new ``folder``, and what was said when they were read, a line each."""
+    write_splits(content[0], folder)
+    (folder / NOTES).write_text(json.dumps([*content[1]]), encoding="utf-8")
+
+
+def notes_beside(folder: Path) -> tuple[str, ...]:
+    """Return what was said when the splits in ``folder`` were read; nothing is known of earlier versions' reading."""
+    file = folder / NOTES
+    return tuple(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else ()
 
 
 def map_splits(folder: Path, spec: DatasetSpec) -> dict[str, Split]:

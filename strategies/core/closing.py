@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from florilegium.partitions.remarks import Remarks
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.health import at_chance, diverged
 from florilegium.strategies.core.hooks import Hooks
@@ -50,11 +51,29 @@ def summary_of(
         **simulated,
         "final": found.figures,
         **({"undefined": lacking} if (lacking := found.lacking or undefined(found.rows, strategy.task)) else {}),
+        **({"duplicates": equal} if (equal := said_of(federation).duplicates) else {}),
         **federation.attendance.report(),
         **({"warnings": notes} if notes else {}),
         **layers,
         **strategy.report(),
     }
+
+
+def said_of(federation: Federation) -> Remarks:
+    """Return what is said of the clients' data; nothing of devices', which stay there."""
+    return Remarks() if federation.roster.deployed else federation.remarks()
+
+
+def untested(strategy: Hooks) -> Iterator[str]:
+    """Yield a sentence if clients have no example that they are evaluated on, so that means are of fewer clients."""
+    federation = strategy.federation
+    everyone = federation.roster.clients.values()
+    if lacking := [member for member in everyone if not member.test] if strategy.models != "none" else []:
+        named = ", ".join([member.name or member.id for member in lacking[:_NAMED]])
+        yield (
+            f"{len(lacking)} of {len(everyone)} clients have no {federation.settings.evaluate_on} example, and are not "
+            f"evaluated: {named}{', …' if len(lacking) > _NAMED else ''}; figures are of the others"
+        )
 
 
 def warnings(federation: Federation, found: Evaluation) -> Iterator[str]:

@@ -22,6 +22,7 @@ from florilegium.common.settings import Section
 from florilegium.models.frozen import Frozen
 from florilegium.models.parameters import Arrays, parts_of
 from florilegium.partitions.loading import dataset_of, task_of
+from florilegium.partitions.remarks import Remarks
 from florilegium.strategies.core.health import Attendance
 from florilegium.strategies.core.initial import Start
 from florilegium.strategies.core.telemetry import Telemetry
@@ -50,6 +51,7 @@ class Setup:
         provenance: returns what carries the run out, given the roster; the run's folder keeps it.
         chance: returns the main figure of the best constant prediction for the examples on which simulated clients are
             evaluated; NaN if it is not known.
+        remarks: returns what is to be said of simulated clients' data.
         network: all arrays of the network as the run's seed makes it, and the frozen ones of these; None: it is built
             when it is needed.
     """
@@ -62,6 +64,7 @@ class Setup:
     origins: Callable[[bool], Mapping[str, str]] = lambda deployed: {}
     provenance: Callable[[Roster], Mapping[str, Any]] = lambda roster: {}
     chance: Callable[[Collection[str]], float] = lambda clients: math.nan
+    remarks: Callable[[], Remarks] = Remarks
     network: tuple[Arrays, Frozen] | None = None
 
 
@@ -92,7 +95,7 @@ class Federation:
         method: what is carried out.
 
     Attributes:
-        settings, client, roster, run, origins, provenance, chance: those of :class:`Setup`.
+        settings, client, roster, run, origins, provenance, chance, remarks: those of :class:`Setup`.
         task: what is learned.
         clients: what a method sees of the roster.
         bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
@@ -115,6 +118,7 @@ class Federation:
         self.origins = setup.origins
         self.provenance = setup.provenance
         self.chance = setup.chance
+        self.remarks = setup.remarks
         self.method = method
         self.bytes_down = 0
         self.bytes_up = 0

@@ -17,8 +17,6 @@ from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays, num_bytes
-from florilegium.partitions.describing import decisions
-from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Federation, Setup
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.round import Round
@@ -124,8 +122,11 @@ class Hooks:
     def summary(self) -> None:
         """Log what is about to run: method, dataset and what was inferred of it, clients, nodes and rounds."""
         s, federation = self.settings, self.federation
-        for line in decisions(dataset_of(s), s.cache_dir):
-            log.info("dataset: %s", line)
+        if not federation.roster.deployed:
+            for line in (said := federation.remarks()).lines:
+                log.info("%s", line)
+            for line in said.warnings:
+                log.warning("%s", line)
         log.info(
             "%s on %s: %s, %d nodes, cohort of %d, %d rounds", s.method, s.dataset, self.clients.described(),
             len(federation.roster.nodes), federation.cohort_size(1), s.rounds,

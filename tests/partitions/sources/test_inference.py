@@ -97,7 +97,7 @@ class TestHub:
         assert asked == [("org/own", "small", "main")]
         assert (len(dataset.train), len(dataset.test or [])) == (4, test)
         said = " ".join(decisions(dataset.spec, keys.cache_dir))
-        assert ("splits not used: extra" in said) == ("extra" in splits)
+        assert ("left out: 1 splits: extra" in said) == ("extra" in splits)
         assert ("part 'validation'" in said) == ("validation" in splits)
 
     def test_a_table(self, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_copies_beside_the_original_are_not_read_and_named(tmp_path: Path, copy:
     _put(tmp_path, alice__csv=_rows(0), bob__csv=_rows(5), **{copy: _rows(5)})
     tables, notes = read_folder(tmp_path)
     assert set(tables["train"].column("client").to_pylist()) == {"alice", "bob"}
-    assert f"not read: 1 of its files and folders: {copy} (a copy of bob.csv)" in notes
+    assert f"left out: 1 files and folders, not read: {copy} (a copy of bob.csv)" in notes
 
 
 def test_a_name_like_a_copys_without_the_original_is_a_client(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_what_is_not_read_is_named_with_its_number(tmp_path: Path) -> None:
     (own / "raw").mkdir()
     keys = SourceSettings.model_validate({"dataset": str(own), "cache_dir": str(tmp_path / "cache")})
     dataset = load_dataset(keys)
-    said = "not read: 4 of its files and folders: a.csv.bak, more.zip, notes.txt, raw"
+    said = "left out: 4 files and folders, not read: a.csv.bak, more.zip, notes.txt, raw"
     assert said in decisions(dataset.spec, keys.cache_dir)
 
 
@@ -152,7 +152,7 @@ def test_a_device_reads_shards_and_takes_no_part_for_another(tmp_path: Path) -> 
     data = read_device(site, read_schema(tmp_path / "schema"))
     assert data.train.x[:, 0].tolist() == [n + 0.5 for n in [*range(10, 15), *range(20, 25)]]
     assert data.test.x[:, 0].tolist() == [n + 0.5 for n in range(50, 55)]
-    assert "not read: 1 of its files and folders: train (1).csv" in data.notes
+    assert "left out: 1 files and folders, not read: train (1).csv" in data.notes
 
 
 def test_a_folder_without_anything_is_empty(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_what_is_missing_is_an_error_a_row_less_or_a_feature(tmp_path: Path) -> 
     x, spec = _features(tmp_path, missing="drop")
     assert len(x) == len(complete) < N
     said = decisions(spec, str(tmp_path / "cache"))
-    assert f"train: {N - len(complete)} of {N} rows dropped, since an input is missing" in said
+    assert f"left out: train: {N - len(complete)} of {N} rows dropped, since an input is missing" in said
     x, spec = _features(tmp_path, missing="indicator")
     np.testing.assert_array_equal(x[:, -1], frame["age"].isna())
     assert spec.table is not None

@@ -138,7 +138,11 @@ class TestFederation:
 
     def test_a_device_has_its_own_copy_of_the_vectors(self, glove: Path, data: Path, tmp_path: Path) -> None:
         keys = {"data-path": str(data / "sent140"), "client-id": "a"}
-        elsewhere = {"embeddings": "/where/the/server/has/them.txt", "cache_dir": str(tmp_path / "cache")}
+        elsewhere = {
+            "embeddings": "/where/the/server/has/them.txt",
+            "cache_dir": str(tmp_path / "cache"),
+            "duplicates": "warn",
+        }
         found = own_data(parse_node({**keys, "embeddings": str(glove)}), find_spec("sent140_words"), CPU, **elsewhere)
         assert found.train.x.shape[1:] == (25, SIZE)
         assert len(found.train) + len(found.test) == 152

@@ -1,0 +1,45 @@
+"""What a reader of a run's figures must know of simulated clients' data: rows that are left out, or equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from florilegium.common.memo import remembered
+from florilegium.partitions.describing import decisions
+from florilegium.partitions.duplicates import duplicates
+from florilegium.partitions.federation import federate
+from florilegium.partitions.settings import FederationSettings
+from florilegium.partitions.sources.places import LEFT_OUT
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """What is said of the data of a federation.
+
+    Attributes:
+        warnings: what may change how figures are read, in sentences; also for the summary and reports.
+        lines: what else is worth a line of the log.
+        duplicates: numbers of equal rows (:attr:`florilegium.partitions.duplicates.Duplicates.counts`).
+    """
+
+    warnings: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    duplicates: Mapping[str, int] | None = None
+
+
+@remembered(4)
+def remarks(settings: FederationSettings) -> Remarks:
+    """Return what is to be said of the data of ``settings``.
+
+    Raises:
+        DataError: as :func:`federate`, and if rows are equal and ``duplicates`` is "refuse".
+    """
+    federation, dataset = federate(settings)
+    inferred = decisions(dataset.spec, settings.cache_dir)
+    read = [f"dataset: {line}" for line in (*inferred, *dataset.notes)]
+    found = duplicates(settings, federation, dataset)
+    left = [line for line in read if line.startswith(f"dataset: {LEFT_OUT}")]
+    warnings = [*left, *([federation.notes] if federation.notes else []), *found.warnings]
+    told = [line for line in read if line not in left] + found.rest + ([] if found.warnings else [*found.leaks])
+    return Remarks(tuple(warnings), tuple(told), found.counts)
