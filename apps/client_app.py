@@ -26,6 +26,8 @@ from florilegium.partitions.loading import dataset_of
 
 app = ClientApp()
 log = logging.getLogger("flwr")
+_states: dict[tuple[str, str], str] = {}
+"""State of the device's data when each run last used them."""
 
 
 @lru_cache(maxsize=1)
@@ -68,9 +70,11 @@ def _host_of(context: Context) -> tuple[Host, str]:
             f"data-path: missing in the SuperNode's --node-config (found: {', '.join(node) or 'nothing'}). Give the "
             'folder of the device\'s own data, as in --node-config \'data-path="/data/site-a" client-id="site-a"\''
         )
-    return _host(
-        run_config, json.dumps(node, sort_keys=True), state_of(str(node["data-path"]), str(node.get("schema", "")))
-    )
+    own, state = json.dumps(node, sort_keys=True), state_of(str(node["data-path"]), str(node.get("schema", "")))
+    if _states.setdefault((run_config, own), state) != state:
+        log.warning("the data of %s have changed during the run; they are read again", node["data-path"])
+        _states[run_config, own] = state
+    return _host(run_config, own, state)
 
 
 @contextmanager

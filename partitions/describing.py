@@ -63,11 +63,11 @@ def _as_asked(spec: DatasetSpec, source: Source) -> DatasetSpec:
 def _imported(source: Source) -> Path:
     """Return the folder of data without a schema, with their schema and their arrays; made unless it has been."""
     unread = hub.found(source) if source.name.startswith(hub.PREFIX) else folders.found(source.path)
-    facts = [_FORMAT, source.name, source.keys.facts, unread.stamps]
+    facts = [_FORMAT, source.name, source.keys.facts, unread.identity(source.cache)]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def make() -> Imported:
-        tables, notes = unread.read()
+        tables, notes = unread.whole(source.cache)
         found = infer(unread.name, unread.where, tables, source.keys)
         return replace(found, notes=(*notes, *found.notes))
 

@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import logging
 import math
-import os
 import re
 import tomllib
 from collections import Counter
@@ -30,12 +29,13 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from florilegium.common.contents import content_of
 from florilegium.common.errors import DataError
 from florilegium.common.places import read_utf8
 from florilegium.partitions.clientdata import CPU, ClientData, Examples, joined, standardised, to_inputs
 from florilegium.partitions.duplicates import DROP, REFUSE
 from florilegium.partitions.held_out import HELD_BACK
-from florilegium.partitions.sources.columns import meant
+from florilegium.partitions.sources.cells import meant
 from florilegium.partitions.sources.decode import decode, decode_inputs, without_gaps
 from florilegium.partitions.sources.folders import numbers_in, present
 from florilegium.partitions.sources.parts import chosen, contents
@@ -43,7 +43,14 @@ from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures
 from florilegium.partitions.sources.places import LEFT_OUT
 from florilegium.partitions.sources.rows import laid_out
-from florilegium.partitions.sources.table_files import first_line, read_parquet, read_shards, read_texts, refuse_twins
+from florilegium.partitions.sources.table_files import (
+    blank_lines,
+    first_line,
+    read_parquet,
+    read_shards,
+    read_texts,
+    refuse_twins,
+)
 from florilegium.partitions.sources.targets import labels_of, numbers_to_predict, positions_of
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import PARTS, DatasetSpec
@@ -95,26 +102,29 @@ def read_device_schema(path: Path) -> DeviceSchema:
 
 
 def state_of(*paths: str) -> str:
-    """Return a hash of the names, sizes and times of files and of all files in folders; it changes when they do.
+    """Return a hash of the names and contents of files and of all files in folders; it changes when they do.
 
-    It does not change for a function, ``module:function``: that is called once in each process.
+    It does not change for a function, ``module:function``: that is called once in each process. Of files that may not
+    be read the names alone count, since that is said when the data are read.
     """
-    known = [_stamps(os.path.expanduser(path)) for path in paths if path and not re.fullmatch(HOOK, path)]
+    files: list[Path] = []
+    for path in paths:
+        if path and not re.fullmatch(HOOK, path):
+            files += _files(Path(path).expanduser())
+    known = []
+    for file in files:
+        try:
+            known.append(content_of([file]))
+        except DataError:
+            known.append(str(file))
     return hashlib.sha256(repr(known).encode()).hexdigest()
 
 
-def _stamps(path: str) -> list[tuple[str, int, int]]:
-    found: list[tuple[str, int, int]] = []
-    with suppress(OSError):  # what is missing or cannot be read is said when it is read
-        if not os.path.isdir(path):
-            return [(path, (one := os.stat(path)).st_size, one.st_mtime_ns)]
-        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-            if entry.is_dir():
-                found += _stamps(entry.path)
-            else:
-                with suppress(OSError):
-                    found.append((entry.path, (one := entry.stat()).st_size, one.st_mtime_ns))
-    return found
+def _files(path: Path) -> list[Path]:
+    with suppress(OSError):
+        if path.is_dir():
+            return [file for entry in sorted(path.iterdir()) for file in _files(entry)]
+    return [path] if path.exists() else []
 
 
 @dataclass(frozen=True)
@@ -178,6 +188,13 @@ class _Reader:
                 "file, which its key schema names"
             )
         table = read_texts(path, self._layouts)
+        if blank := blank_lines(table):
+            if self.predicting:
+                raise DataError(
+                    f"{path} has {blank} blank lines, which are no rows, so that predictions would stand beside other "
+                    "lines; remove them"
+                )
+            self.notes.append(f"{LEFT_OUT}{path}: {blank} blank lines")
         if part == "train" and table.num_rows == 0:
             raise DataError(f"{path} has no rows")
         return self.table(self._numbers(table, path), str(path), part)
@@ -296,9 +313,9 @@ class _Reader:
         """
         ours = self.spec.labels or (() if self.spec.kind == "characters" else range(self.spec.classes))
         given = [*labels]
-        words = {str(label).strip() for label in given}
+        words = {str(label) for label in given}
         known = meant(words, ours) | meant(words, self.schema.classes, self.schema.classes.values())
-        return [known.get(str(label).strip(), label) for label in given]
+        return [known.get(str(label), label) for label in given]
 
     def _unlabeled(self, part: str) -> bool:
         return part == "train" and not self.labeled

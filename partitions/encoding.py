@@ -65,11 +65,11 @@ def encoded(spec: DatasetSpec, source: Source) -> Dataset:
     unread = rows_of(spec, source)
     words = vocabulary(source.embeddings, str(source.cache), spec.shape[1]) if spec.kind == "words" else None
     described = [repr(spec), *spec.hidden] if DATASETS.own.get(spec.name) is not spec else []
-    facts = [_FORMAT, spec.name, spec.hub, unread.stamps, *([words.name] if words else []), *described]
+    facts = [_FORMAT, spec.name, spec.hub, unread.identity(source.cache), *([words.name] if words else []), *described]
     fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def make() -> tuple[Mapping[str, Split], list[str]]:
-        tables, notes = unread.read()
+        tables, notes = unread.whole(source.cache)
         splits = {}
         for part, table in tables.items():
             where = unread.form.format(unread.where, part)

@@ -127,11 +127,27 @@ def has_names(split: Split, column: str) -> bool:
 
 
 def client_names(split: Split, column: str) -> NDArray[np.str_]:
-    """Return the client name of each row, (n,): the value in ``column``, or those of several columns joined by "+"."""
-    first, *others = (split.clients[part] for part in column.split("+"))
-    for other in others:
-        first = np.char.add(np.char.add(first, "+"), other)
-    return np.asarray(first)
+    """Return the client name of each row, (n,): the value in ``column``, or those of several columns joined by "+".
+
+    Raises:
+        DataError: if two clients would have the same joined name.
+    """
+    parts = [np.asarray(split.clients[part]) for part in column.split("+")]
+    if len(parts) == 1:
+        return parts[0]
+    joined = parts[0]
+    for other in parts[1:]:
+        joined = np.char.add(np.char.add(joined, "+"), other)
+    if any("+" in name for part in parts for name in np.unique(part)):
+        cells = np.stack(parts, axis=1)
+        known: dict[str, tuple[str, ...]] = {}
+        for name, row in zip(joined.tolist(), map(tuple, cells.tolist()), strict=True):
+            if known.setdefault(name, row) != row:
+                raise DataError(
+                    f"column '{column}': {' and '.join(map(str, (known[name], row)))} are both joined to '{name}'; "
+                    "write the names without '+'"
+                )
+    return joined
 
 
 def rows_of(split: Split, column: str, groups: list[list[str]]) -> list[Rows]:

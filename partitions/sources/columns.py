@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from florilegium.partitions.sources.cells import meant, spelled
 
 MISSING = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "?")
 """Words for a missing number in CSV files; in a column of other texts they are values like any."""
@@ -45,11 +44,12 @@ def plain(table: pa.Table) -> pa.Table:
 
 
 def relabelled(table: pa.Table, column: str, labels: Sequence[object]) -> pa.Table:
-    """Return the table with the one of ``labels``, in ``column``, whose text a cell has; other cells as they are."""
+    """Return the table with the one of ``labels``, in ``column``, that a cell means; other cells as they are."""
     if not labels or column not in table.column_names:
         return table
-    known = {str(label): label for label in labels}
-    cells = [known.get(str(cell), cell) for cell in table.column(column).to_pylist()]
+    cells = table.column(column).to_pylist()
+    known = meant({str(cell) for cell in cells}, labels)
+    cells = [known.get(str(cell), cell) for cell in cells]
     return table.set_column(table.column_names.index(column), column, [cells])
 
 
@@ -89,35 +89,8 @@ def count_distinct(column: pa.ChunkedArray) -> int:
 
 
 def category_of(cell: object) -> str:
-    """Return the category of a cell: its text without entities and outer blanks; "" if the value is missing."""
-    return "" if cell is None or cell != cell else html.unescape(str(cell)).strip()
-
-
-def meant(words: Iterable[str], known: Iterable[Any], values: Iterable[Any] | None = None) -> dict[str, Any]:
-    """Return the value of each word that is known: of the same text, or else of the same number.
-
-    A hospital writes code 1 as "1.0" where another writes "1".
-
-    Args:
-        words: the words.
-        known: texts or numbers.
-        values: what each of ``known`` stands for; None: itself.
-    """
-    names = [*map(str, known := [*known])]
-    texts = dict(zip(names, known if values is None else values, strict=True))
-    numbers = {number: texts[name] for name in reversed(names) if (number := _number(name)) is not None}
-    found = {}
-    for word in words:
-        if word in texts:
-            found[word] = texts[word]
-        elif (number := _number(word)) is not None and number in numbers:
-            found[word] = numbers[number]
-    return found
-
-
-def _number(word: str) -> Decimal | None:
-    """Return the number that a plain numeral such as "3" or "-1.50" is; None for all else, such as "007"."""
-    return Decimal(word) if re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", word, re.ASCII) else None
+    """Return the category of a cell (:func:`florilegium.partitions.sources.cells.spelled`); "" if it is missing."""
+    return "" if cell is None or cell != cell else spelled(str(cell))
 
 
 def category_codes(cells: Any) -> tuple[NDArray[np.int64], list[str]]:

@@ -26,7 +26,7 @@ from florilegium.partitions.sources.picture_files import pictures_in, suffixes
 from florilegium.partitions.sources.places import LEFT_OUT, noted
 from florilegium.partitions.sources.schema import FILE
 from florilegium.partitions.sources.source import CLIENT, Unread
-from florilegium.partitions.sources.table_files import read_parquet, read_texts
+from florilegium.partitions.sources.table_files import blank_lines, read_parquet, read_texts
 from florilegium.partitions.spec import PARTS
 
 _HELD_BACK = 0.2
@@ -174,7 +174,9 @@ def _table(file: Path) -> pa.Table:
     if file.suffix.lower() == ".parquet":
         return read_parquet(file, may_be_empty=True)
     # Types are decided over all clients' files, so that "007" stays what it is.
-    return read_texts(file).replace_schema_metadata({b"csv": b"yes"})
+    table = read_texts(file)
+    notes = f"{LEFT_OUT}{file}: {blank} blank lines" if (blank := blank_lines(table)) else ""
+    return table.replace_schema_metadata({b"csv": b"yes", _NOTES: notes})
 
 
 def _pictures(folder: Path) -> _Rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
+from florilegium.partitions.sources.cells import spellings
 from florilegium.partitions.sources.columns import (
     category_codes,
     class_labels,
@@ -256,6 +258,8 @@ class _Work:
                 f"label-column: column '{label}' of {self.source} holds {column.type}, not classes or numbers"
             )
         words = {part: self._classes_of(table.column(label)) for part, table in self.tables.items()}
+        if label not in self.classes and not is_number(column.type):
+            words = self._in_one_spelling(label, words)
         known = self.classes.get(label) or sorted(set(words["train"]))
         if unknown := sorted(set(words.get("test", [])) - set(known)):
             raise DataError(
@@ -271,6 +275,26 @@ class _Work:
             self.tables[part] = table.set_column(index, label, pa.array(words[part]))
         self.notes.append(f"label: column '{label}', {len(known)} classes: {listed(known)}")
         return {"label": label, "labels": known}
+
+    def _in_one_spelling(self, column: str, words: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        """Return the texts of a column, by part, each in the spelling of its value; note how many have changed."""
+        spelling = spellings({word for part in words.values() for word in part})
+        self._merged(column, spelling, Counter(word for part in words.values() for word in part))
+        return {part: [spelling[word] for word in own] for part, own in words.items()}
+
+    def _merged(self, column: str, spelling: Mapping[str, str], cells: Mapping[str, int]) -> None:
+        """Note which words of a column are one value in several spellings, and which differ in case alone."""
+        several: dict[str, list[str]] = {}
+        for word, value in spelling.items():
+            several.setdefault(value, []).append(word)
+        merged = {value: sorted(own) for value, own in several.items() if len(own) > 1}
+        if merged:
+            count = sum(cells[word] for value, own in merged.items() for word in own if word != value)
+            said = listed(f"{' = '.join(map(repr, own))} is {value!r}" for value, own in sorted(merged.items()))
+            self.notes.append(f"column '{column}': {count} cells in another spelling of the same value: {said}")
+        folded = Counter(value.casefold() for value in several)
+        if alike := sorted(value for value in several if folded[value.casefold()] > 1):
+            self.notes.append(f"column '{column}': values that differ in case alone are different: {listed(alike)}")
 
     @staticmethod
     def _classes_of(column: pa.ChunkedArray) -> list[Any]:
@@ -454,6 +478,13 @@ class _Work:
         With ``missing = "median"``, the most frequent one fills in; otherwise a missing value is a category of its own.
         """
         codes, words = category_codes(self._train.column(column))
+        cells = Counter[str]()
+        for table in self.tables.values():
+            for cell in pc.value_counts(table.column(column).drop_null()).to_pylist():
+                cells[str(cell["values"])] += cell["counts"]
+        spelling = spellings([*cells, *words])
+        self._merged(column, {word: spelling[word] for word in cells}, cells)
+        words = [spelling[word] for word in words]
         if len(words) > MOST_CATEGORIES:
             raise DataError(
                 f"{self.source}: column '{column}' has {len(words)} categories, and at most {MOST_CATEGORIES} become "
@@ -461,7 +492,8 @@ class _Work:
             )
         known = {word for word in words if word}
         if self.keys.missing == MEDIAN:
-            often = sorted(known, key=lambda word: (-int((codes == words.index(word)).sum()), word))
+            counts = np.bincount(codes, minlength=len(words))
+            often = sorted(known, key=lambda word: (-int(counts[[one == word for one in words]].sum()), word))
             if not often:
                 raise DataError(f"{self.source}: column '{column}' has no value; leave it out with drop-columns")
             fill[column] = often[0]

@@ -6,7 +6,6 @@ systems, and a blank behind a name is invisible. None of these makes another cli
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
 from decimal import Decimal
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
+from florilegium.partitions.sources.cells import spelled
 
 MISSING = ""
 """Stands for a name that is missing: null, NaN, or blank."""
@@ -23,9 +23,9 @@ _EXACT = 2**53
 
 
 def name_of(value: object) -> str:
-    """Return a value as a name: whole numbers without a decimal point, texts in Unicode's form C without outer blanks.
+    """Return a value as a name, by the rule of :mod:`florilegium.partitions.sources.cells`.
 
-    ``None``, NaN and blank texts give :data:`MISSING`; text such as "007" and "1.0" stays what it is.
+    ``None``, NaN and blank texts give :data:`MISSING`; text such as "007" and "1.10" stays what it is.
 
     Raises:
         ValueError: for a floating-point number whose last digits are lost, and for bytes that are not UTF-8.
@@ -33,7 +33,7 @@ def name_of(value: object) -> str:
     if isinstance(value, bytes):
         value = value.decode("utf-8")
     if isinstance(value, str):
-        return unicodedata.normalize("NFC", value).strip()
+        return spelled(value)
     if value is None or value != value:
         return MISSING
     if isinstance(value, float | np.floating) and abs(float(value)) > _EXACT:

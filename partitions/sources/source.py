@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from florilegium.common.contents import changed, content_of
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import folder
 from florilegium.partitions.settings import FederationSettings, SourceSettings
@@ -166,8 +167,18 @@ class Unread:
     foreign: bool = False
     revision: str = ""
 
-    @property
-    def stamps(self) -> list[tuple[str, int, int] | str]:
-        """Name, size and modification time of each file, or a revision of the hub, which change with the data."""
-        files = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in self.files]
-        return [*files, *([self.revision] if self.revision not in ("", MAIN) else [])]
+    def identity(self, cache: Path) -> list[str]:
+        """Return a hash of the files' content, or a revision of the hub; ``cache`` remembers hashes."""
+        found = [content_of(self.files, cache)] if self.files else []
+        return [*found, *([self.revision] if self.revision not in ("", MAIN) else [])]
+
+    def whole(self, cache: Path) -> Tables:
+        """Read the rows.
+
+        Raises:
+            DataError: if they cannot be read, or their files change meanwhile.
+        """
+        before, found = self.identity(cache), self.read()
+        if self.identity(cache) != before:
+            raise changed(self.where)
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from florilegium.common.errors import DataError
+
+_BLANK = b"blank lines"
 
 
 def refuse_twins(names: Iterable[str], where: str) -> None:
@@ -58,6 +61,9 @@ def first_line(path: Path) -> list[str]:
 def read_texts(path: Path, layouts: Sequence[Sequence[str]] = ()) -> pa.Table:
     """Read a CSV file, all columns as text.
 
+    In a file of one column a blank line is a row without a value. In others it is no row; :func:`blank_lines` says how
+    many there are. Blank lines at the end do not count.
+
     Args:
         path: the file.
         layouts: names of the columns of a file without a line of names; the first of as many columns counts. A file
@@ -77,7 +83,27 @@ def read_texts(path: Path, layouts: Sequence[Sequence[str]] = ()) -> pa.Table:
     refuse_twins(names, str(path))
     options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
     with _readable(path):
-        return pyarrow.csv.read_csv(path, convert_options=options, read_options=lines)
+        table = pyarrow.csv.read_csv(path, convert_options=options, read_options=lines)
+        content = path.read_bytes()
+        if not re.search(rb"\n\r?\n|\r\r", content):
+            return table
+        lines.skip_rows += _newlines(content[: len(content) - len(content.lstrip(b"\r\n"))])
+        parsing = pyarrow.csv.ParseOptions(ignore_empty_lines=False)
+        whole = pyarrow.csv.read_csv(path, convert_options=options, read_options=lines, parse_options=parsing)
+    last = max(0, _newlines(content[len(content.rstrip(b"\r\n")) :]) - 1)
+    if len(names) == 1:
+        return whole.slice(0, whole.num_rows - last)
+    blank = whole.num_rows - last - table.num_rows
+    return table.replace_schema_metadata({_BLANK: str(blank)} if blank else None)
+
+
+def blank_lines(table: pa.Table) -> int:
+    """Return how many lines of a CSV file of several columns are blank, and so no rows of ``table``."""
+    return int((table.schema.metadata or {}).get(_BLANK, b"0"))
+
+
+def _newlines(content: bytes) -> int:
+    return content.count(b"\n") or content.count(b"\r")
 
 
 @contextmanager

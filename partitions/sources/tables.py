@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
-from florilegium.partitions.sources.columns import MISSING, category_codes, is_text, listed, meant
+from florilegium.partitions.sources.cells import meant
+from florilegium.partitions.sources.columns import MISSING, category_codes, is_text, listed
 from florilegium.partitions.sources.date_parts import DAYS, width
 from florilegium.partitions.sources.dates import ISO, days_of, parts_of
 from florilegium.partitions.sources.numbers import (

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from florilegium.common.contents import content_of
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.files import make_once
 from florilegium.common.settings import folder
@@ -76,8 +77,7 @@ def vocabulary(embeddings: str, cache_dir: str, size: int) -> Vocabulary:
     path, cache = folder(embeddings).absolute(), folder(cache_dir) / "embeddings"
     if not path.is_file():
         raise DataError(f"embeddings: there is no file {path}")
-    stamp = path.stat()
-    facts = f"{_FORMAT} {path} {stamp.st_size} {stamp.st_mtime_ns} {size}"
+    facts = f"{_FORMAT} {path} {content_of([path], cache)} {size}"
     name = f"{path.stem}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     matrix = make_once(cache / name, lambda: _read(path, size), _write)
     return Vocabulary(matrix)

@@ -158,6 +158,13 @@ def test_drop_does_not_go_with_splits_that_count_rows(tmp_path: Path) -> None:
         federate(keys.model_copy(update={"partitioner": "file", "own": FileKeys(path=str(split))}))
 
 
+def test_clients_that_are_skipped_are_counted_and_named(tmp_path: Path) -> None:
+    """Of c's three rows one is held out, of d's two none; from "b" on each content is another."""
+    kinds = [f"{name}:{chr(65 + number)}{number % 2}" for number, name in enumerate("aaaaabbbbbcccdd")]
+    keys = _keys(tmp_path, _rows(*kinds), min_test_examples=1)
+    assert remarks(keys).warnings == ("min-test-examples: 1 of 4 clients are skipped: d",)
+
+
 class TestDevices:
     def _site(self, tmp_path: Path, test: str = "") -> tuple[Path, Any]:
         (tmp_path / "schema.toml").write_text('label = "y"\nlabels = ["0", "1"]\n[numbers]\nx = [0.0, 1.0]\n')
