@@ -37,8 +37,8 @@ class PPFE(FedAvg):
         s = self.settings
         spec = dataset_of(s)
         self._plan = plan(self.hyper, s.model, spec.shape, spec.classes, s.seed, codes=spec.coded)
-        if s.patience:
-            raise ConfigurationError("patience: the stages of ppfe have lengths of their own; set it to 0")
+        if s.patience or s.keep == "best":
+            raise ConfigurationError("patience, keep: the stages of ppfe have lengths of their own; leave both out")
         if self.hyper.coefficients == "held-out":
             s.need_held_out("ppfe.coefficients")
         if self._plan.rounds != s.rounds:

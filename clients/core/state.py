@@ -35,6 +35,7 @@ class ClientState:
         checkpoint: the last round of which the server holds a checkpoint; older versions may be deleted.
         identity: distinguishes the run from others of its name; letters and digits.
         frozen: the run's frozen parameters, which are no part of the state.
+        best: the round to which the run may return at its end; None: it does not.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ClientState:
         checkpoint: int,
         identity: str,
         frozen: Frozen = NOTHING,
+        best: int | None = None,
     ) -> None:
         self.folder = folder
         self._round = round
@@ -52,6 +54,7 @@ class ClientState:
         self._checkpoint = checkpoint
         self._identity = identity
         self._frozen = frozen
+        self._best = best
         self._staged: dict[str, Arrays] = {}
         self._confirmed: dict[str, int] = {}
         self._shared: ClientState | None = None
@@ -130,8 +133,9 @@ class ClientState:
         if self._shared is None:
             # No client has this name: names of clients do not begin with an underscore.
             self._shared = ClientState(
-                self.folder.parent / "_node", self._round, self._lineage, self._checkpoint, self._identity, self._frozen
-            )
+                self.folder.parent / "_node", self._round, self._lineage, self._checkpoint, self._identity,
+                self._frozen, self._best,
+            )  # fmt: skip
         return self._shared
 
     def _path(self, part: str) -> Path:
@@ -188,12 +192,15 @@ class ClientState:
     def _delete_old(self, part: str) -> None:
         """Delete versions of a part that are not needed, now that this round's is written.
 
-        A resumed run needs the newest version up to the checkpoint; later phases of this round need this one, or the
+        A resumed run needs the newest version up to the checkpoint, and a run that keeps its best models the newest up
+        to their round; later phases of this round need this one, or the
         newest that counts, if this one comes not to count.
         """
         versions = self._versions(part)
-        seen = [path for round_, path in versions if round_ <= self._checkpoint]
-        needed = {self._path(part), *seen[-1:], *(path for _, path in versions[-1:])}
+        needed = {self._path(part), *(path for _, path in versions[-1:])}
+        for last in (self._checkpoint, self._best):
+            seen = [path for round_, path in versions if last is not None and round_ <= last]
+            needed |= {*seen[-1:]}
         for old in self._files(part):
             if old not in needed:
                 old.unlink(missing_ok=True)

@@ -143,6 +143,7 @@ class Work:
         identity: distinguishes the run from others of its name; letters and digits.
         lineage: the rounds from which the run was resumed so far.
         checkpoint: the last round of which the server holds a checkpoint.
+        best: the round whose models may be kept at the end, of which the server holds a checkpoint, too; None: none.
         keep: whether a device saves the model that it tests.
         trainings: expected number of rounds in which a client trains, if its privacy budget depends on it.
         tests: number of times a client is tested, if its privacy budget depends on it.
@@ -160,6 +161,7 @@ class Work:
     tests: float | None = None
     heaviest: float | None = None
     frozen: str | None = None
+    best: int | None = None
 
     def mark(self, phase: str) -> str:
         """Return what a reply names, so that none is taken for one to another request: run, attempt, round, phase."""
@@ -235,7 +237,7 @@ class Request:
             take("round", int), take("run", str), take("identity", str), take("lineage", list, of=int),
             take("checkpoint", int), take("keep", bool, False),
             take("trainings", float, None), take("tests", float, None), take("heaviest", float, None),
-            take("frozen", str, None),
+            take("frozen", str, None), take("best", int, None),
         )  # fmt: skip
         clients, phase, reduce = take("clients", list), take("phase", str), take("reduce", str)
         protection = {name: take(name, float) for name in PROTECTION if name in config}

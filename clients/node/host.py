@@ -277,7 +277,7 @@ class Host:
     def _client(self, client_id: str, work: Work) -> BaseClient:
         state = ClientState(
             self._state_folder(client_id, work.run, work.identity), work.round, work.lineage, work.checkpoint,
-            work.identity, self._held.frozen,
+            work.identity, self._held.frozen, work.best,
         )  # fmt: skip
         self._held.restore()  # what an earlier client has counted or changed there is not this one's
         data = self.data(client_id)

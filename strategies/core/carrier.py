@@ -208,7 +208,7 @@ class Carrier:
         return Work(
             self._number, federation.run.name, federation.identity, federation.lineage, federation.checkpoint_round,
             self._final, **fields, heaviest=None if federation.hidden else federation.clients.heaviest,
-            frozen=federation.start.frozen.hash or None,
+            frozen=federation.start.frozen.hash or None, best=federation.best_round,
         )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ _NAMED = 5
 
 
 def summary_of(
-    strategy: Hooks, seconds: Sequence[float], found: Evaluation, notes: Sequence[str], simulated: Mapping[str, float]
+    strategy: Hooks, seconds: Sequence[float], found: Evaluation, notes: Sequence[str], further: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return the contents of ``summary.json``.
 
@@ -29,7 +29,7 @@ def summary_of(
         seconds: the duration of each round.
         found: the last evaluation.
         notes: warnings, as sentences.
-        simulated: the virtual time that has passed, if a fleet lets it pass.
+        further: the round whose models are kept, if not the last; the virtual time, if a fleet lets it pass.
     """
     s, federation = strategy.settings, strategy.federation
     roster, layers = federation.roster, dict[str, Any]()
@@ -48,7 +48,7 @@ def summary_of(
         "seconds_per_round": round(float(np.median(seconds[1:] or seconds or [0.0])), 4),
         "bytes_down": federation.bytes_down,
         "bytes_up": federation.bytes_up,
-        **simulated,
+        **further,
         "final": found.figures,
         **({"undefined": lacking} if (lacking := found.lacking or undefined(found.rows, strategy.task)) else {}),
         **({"duplicates": equal} if (equal := said_of(federation).duplicates) else {}),

@@ -100,6 +100,7 @@ class Federation:
         clients: what a method sees of the roster.
         bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
         checkpoint_round: the round of the last checkpoint, 0 before the first.
+        best_round: the round of the models that key ``keep`` keeps so far; None: the last ones are kept.
         telemetry: counts exchanges; None outside of a run.
         clock: the virtual clock of a simulation with a fleet; None without one.
         layers: what is done to all exchanges: bounds, noise, compression and so on, in their order.
@@ -123,6 +124,7 @@ class Federation:
         self.bytes_down = 0
         self.bytes_up = 0
         self.checkpoint_round = 0
+        self.best_round: int | None = None
         self.telemetry: Telemetry | None = None
         self.clock = Clock(self.settings) if self.settings.fleet.on else None
         self.clients = Population(self.settings, self.roster, self.clock)
@@ -167,7 +169,9 @@ class Federation:
             server_round: the round.
         """
         path = self.run.path / folder / client
-        return ClientState(path, server_round, self.lineage, self.checkpoint_round, self.identity, self.start.frozen)
+        return ClientState(
+            path, server_round, self.lineage, self.checkpoint_round, self.identity, self.start.frozen, self.best_round
+        )
 
     # ---------------------------------------------------------------------------------------- cohorts
 

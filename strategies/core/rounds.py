@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from florilegium.clients.core.wire import pack, unpack
-from florilegium.common.errors import BudgetSpentError, Interrupted
+from florilegium.common.errors import BudgetSpentError, ConfigurationError, Interrupted
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.buffer import Buffer
 from florilegium.strategies.core.closing import said_of, summary_of, untested, warnings
@@ -60,6 +60,7 @@ class Rounds:
         self._unmeasured: list[str] = []  # its clients without figures, in words
         self._loss: float | None = None  # of the last round's training
         self._ended = False  # whether the run ends before its last round
+        self._kept: int | None = None  # the round whose models are kept, once the run is over
 
     def carry_out(self, initial: ArrayRecord) -> Result:
         """Carry out all remaining rounds; return the final model and the metrics.
@@ -71,7 +72,8 @@ class Rounds:
             ConfigurationError: if the run cannot start.
             RunError: if it cannot continue.
         """
-        s, run = self._strategy.settings, self._federation.run
+        strategy, federation = self._strategy, self._federation
+        s, run = strategy.settings, federation.run
         model, done = self._begin(unpack(initial))
         for server_round in range(done, self._last + 1):
             new = server_round > done
@@ -85,6 +87,8 @@ class Rounds:
             if due:
                 line |= self._evaluate(server_round, model, final=final)
             self._record(server_round, line)
+            if due and s.keep == "best" and self._kept is None:
+                federation.best_round = strategy.best_round()
             final = final or run.ended
             if due or (
                 new and (run.watcher.interrupted or (s.checkpoint_every and server_round % s.checkpoint_every == 0))
@@ -92,6 +96,7 @@ class Rounds:
                 self._save(server_round, model)
             self._report_progress("running", server_round, self._last)
             if final:
+                model = self._best(server_round, model)
                 break
             if run.watcher.interrupted:
                 raise Interrupted(f"stopped after round {server_round}")
@@ -114,6 +119,13 @@ class Rounds:
             run.hold(federation.start.frozen)
             model, done = checkpoint.arrays, checkpoint.round
             resume(strategy, checkpoint)
+            self._kept = checkpoint.facts.get("kept")
+            if self._kept is not None and self._last > done:
+                raise ConfigurationError(
+                    f"resume: run '{run.name}' is over, and its last checkpoint has the models of round {self._kept}, "
+                    f"which keep = 'best' has chosen; begin a new run with init = '{run.name}'"
+                )
+            federation.best_round = strategy.best_round() if s.keep == "best" else None
             with earlier_version(run.name):
                 if self._buffer is not None:
                     self._buffer.take_back(checkpoint.state, checkpoint.facts["buffer"])
@@ -234,9 +246,36 @@ class Rounds:
         everything = {**federation.facts(), "buffer": None}
         if self._buffer is not None:
             own, everything["buffer"] = own | self._buffer.arrays(), self._buffer.facts()
+        everything |= {"kept": self._kept} if self._kept is not None else {}
         everything |= {"order": list(model), "seconds": self._seconds, "ended": self._ended, "own": facts}
-        federation.run.save(Checkpoint(server_round, model, own, everything))
+        federation.run.save(Checkpoint(server_round, model, own, everything), federation.best_round)
         federation.checkpoint_round = server_round
+
+    def _best(self, server_round: int, model: Arrays) -> Arrays:
+        """Return the model that is left at the end of the run: that of the last round, or of the best evaluation.
+
+        Where the run returns to an earlier round, so do the method's state and, as on resuming, clients' own states;
+        bytes, times and what has failed stay what they are. The clients are evaluated once more, with those models.
+
+        Raises:
+            ConfigurationError: if no evaluation has reached a client that validates.
+        """
+        strategy, federation = self._strategy, self._federation
+        if strategy.settings.keep == "last" or not self._seconds or self._kept is not None:
+            return model
+        best = federation.best_round
+        if best is None:
+            raise ConfigurationError("keep: no client has an example to validate with; raise validation-fraction")
+        self._kept = best
+        if best != server_round:
+            checkpoint = federation.run.saved(best)
+            strategy.restore(checkpoint.own, checkpoint.facts["own"])
+            federation.lineage = [*federation.lineage, best]
+            model = checkpoint.arrays
+            log.info("the models of round %d are kept, which are best on held-out examples", best)
+            self._test(best, model, final=True)
+        self._save(server_round, model)
+        return model
 
     def _report_progress(self, state: str, server_round: int, rounds: int) -> None:
         federation = self._federation
@@ -260,7 +299,8 @@ class Rounds:
             notes += warnings(federation, self._found)
         for note in notes:
             log.info("note: %s", note)
-        summary = summary_of(self._strategy, seconds, self._found, notes, self._simulated())
+        kept = {} if self._kept is None else {"kept": self._kept}
+        summary = summary_of(self._strategy, seconds, self._found, notes, kept | self._simulated())
         federation.run.write_summary(summary)
         self._report_progress("completed", len(seconds), len(seconds))
         self._telemetry.end()

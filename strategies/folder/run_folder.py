@@ -271,22 +271,33 @@ class RunFolder:
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
             write_text(file, "".join(line for line in lines if _round_of(line) <= after), private=True)
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint, keep: int | None = None) -> None:
         """Write a checkpoint file, read it back, and delete older ones. The lines of its rounds are on disk before.
+
+        Args:
+            checkpoint: the checkpoint.
+            keep: a round whose checkpoint is not deleted.
 
         Raises:
             RunError: if what was written cannot be read; then the older ones are still there.
         """
         self.metrics.flush()
-        target = self.path / "checkpoint" / f"round-{checkpoint.round:06d}.safetensors"
+        target = self._checkpoint(checkpoint.round)
         tensors = {f"arrays/{name}": array for name, array in checkpoint.arrays.items()}
         tensors |= {f"state/{name}": array for name, array in checkpoint.state.items()}
         metadata = {"round": str(checkpoint.round), "facts": json.dumps(checkpoint.facts)}
         write_tensors(target, tensors, metadata)
         _read(target)
         for old in target.parent.glob("round-*.safetensors"):
-            if old != target:
+            if old != target and (keep is None or old != self._checkpoint(keep)):
                 old.unlink(missing_ok=True)
+
+    def saved(self, server_round: int) -> Checkpoint:
+        """Return the checkpoint of a round; raise :class:`RunError` if it is not there, or damaged."""
+        return _read(self._checkpoint(server_round))
+
+    def _checkpoint(self, server_round: int) -> Path:
+        return self.path / "checkpoint" / f"round-{server_round:06d}.safetensors"
 
     # ------------------------------------------------------------------------------------------- end
 

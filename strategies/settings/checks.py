@@ -107,9 +107,9 @@ def check_client_privacy(settings: ServerSettings, gap: str) -> None:
         raise ConfigurationError(
             "max-update-norm: with privacy.unit = 'client' updates are bounded by privacy.clip-norm; set it to 0"
         )
-    if settings.patience:
+    if settings.patience or settings.keep == "best":
         raise ConfigurationError(
-            "patience: the clients' validation losses, which are not protected, would decide; set it to 0"
+            "patience, keep: the clients' validation losses, which are not protected, would decide; leave both out"
         )
     if settings.fleet.availability != "always":
         raise ConfigurationError(
@@ -149,9 +149,9 @@ def check_secure_aggregation(settings: ServerSettings, gap: str, unbounded: str)
         raise ConfigurationError(
             "privacy.unit: with 'example' each client reports its own ε, which secure-aggregation cannot carry"
         )
-    if settings.patience:
+    if settings.patience or settings.keep == "best":
         raise ConfigurationError(
-            "patience: it follows the median of clients' validation losses, which secure-aggregation hides; set it to 0"
+            "patience, keep: they follow clients' validation losses, which secure-aggregation hides; leave both out"
         )
     if not unbounded and p.unit != "client" and not settings.max_update_norm:
         raise ConfigurationError(

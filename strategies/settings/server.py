@@ -127,6 +127,11 @@ class ServerSettings(FederationSettings, SharedSettings):
         "the main figure of `metrics`; 0: never",
         ge=0,
     )
+    keep: Literal["last", "best"] = key(
+        "last",
+        "the models that are left at the end: of the last round, or of the evaluation that is best by what `patience` "
+        "follows",
+    )
     run_name: str = key(
         "", 'name of the run\'s folder; "": time, method and dataset', pattern=OPTIONAL_NAME, values="name"
     )
@@ -170,6 +175,13 @@ class ServerSettings(FederationSettings, SharedSettings):
         if patience and info.data.get("final_participation"):
             raise ValueError("the last round is not known in advance then: set final-participation to 0")
         return patience
+
+    @field_validator("keep")
+    @classmethod
+    def _has_something_to_choose_by(cls, keep: str, info: ValidationInfo) -> str:
+        if keep == "best" and not (info.data.get("validation_fraction") and info.data.get("evaluate_every")):
+            raise ValueError("'best' is chosen on held-out examples: set validation-fraction and evaluate-every")
+        return keep
 
     @property
     def betas(self) -> tuple[float, float]:
