@@ -356,7 +356,7 @@ def read_device(
     """
     reader = _Reader(spec, words, schema or DeviceSchema(), labeled)
     found = _from_function(str(where), reader) if re.fullmatch(HOOK, str(where)) else _from_folder(Path(where), reader)
-    train, test = found["train"], found.get("test")
+    train, test = found.pop("train"), found.pop("test", None)  # what is divided below is not held twice
     if test is None and not labeled:
         test = train.rows(slice(0))
     elif test is None:
@@ -403,8 +403,8 @@ def _dropped(examples: Examples, notes: list[str]) -> Examples:
 
 def _contents(examples: Examples) -> Iterator[bytes]:
     """Yield a hash of each example's input and target."""
-    for x, y in zip(examples.x, examples.y, strict=True):
-        yield blake2b(x.contiguous().numpy().tobytes() + y.numpy().tobytes(), digest_size=32).digest()
+    for x, y in zip(examples.x.numpy(), examples.y.numpy(), strict=True):
+        yield blake2b(x.tobytes() + y.tobytes(), digest_size=32).digest()
 
 
 def held_back(examples: Examples) -> torch.Tensor:
@@ -415,11 +415,12 @@ def held_back(examples: Examples) -> torch.Tensor:
     numbers 0 to m - 1 stay what they are when another comes or goes, wherever it stands, since equal rows are the same
     whichever has which number. With private examples, the training rows then change in one row at most.
     """
-    weights = [b""] * len(examples) if examples.weights is None else [w.numpy().tobytes() for w in examples.weights]
+    weights = [b""] * len(examples) if examples.weights is None else [w.tobytes() for w in examples.weights.numpy()]
     seen = Counter[bytes]()
     chosen = torch.zeros(len(examples), dtype=torch.bool)
-    for row, (x, y, weight) in enumerate(zip(examples.x, examples.y, weights, strict=True)):
-        content = x.contiguous().numpy().tobytes() + y.numpy().tobytes() + weight
+    # Iterating over a tensor would make an object for each row at once.
+    for row, (x, y, weight) in enumerate(zip(examples.x.numpy(), examples.y.numpy(), weights, strict=True)):
+        content = x.tobytes() + y.tobytes() + weight
         number = seen[kind := blake2b(content, digest_size=32).digest()]
         seen[kind] += 1
         content += number.to_bytes(8, "big") if number else b""  # the first is where earlier versions had it

@@ -77,15 +77,27 @@ def moments(cells: Cells, where: str) -> tuple[float, float]:
     return float(center + scale * unit.mean()), float(scale * unit.std())
 
 
-def arrays_of(cells: Cells, shape: tuple[int, ...], where: str, *, tokens: bool = False) -> NDArray[Any]:
+def arrays_of(
+    cells: Cells, shape: tuple[int, ...], where: str, *, tokens: bool = False, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
     """Return lists of numbers, nested or flat, as an array (n, *shape): float32, or int64 ``tokens``.
+
+    Args:
+        cells: the n lists.
+        shape: shape of the numbers of each.
+        where: name of the column in error messages.
+        tokens: whether they are tokens.
+        out: where to write the numbers, (n, size); None: to a new array, or if the column is one array of such numbers
+            already, they are not copied, and must not be changed.
 
     Raises:
         DataError: if a row has more or fewer numbers, or one that is missing, not finite, too large for float32, or (of
             tokens) no integer; with the first such row.
     """
     column, size = column_of(cells, where), math.prod(shape)
-    array = np.empty((len(column), size), np.int64 if tokens else np.float32)
+    kind = np.dtype(np.int64 if tokens else np.float32)
+    copied = out is not None or column.num_chunks != 1
+    array = out if out is not None else np.empty((len(column) if copied else 0, size), kind)
     start = 0
     for chunk in column.chunks:
         values, each = _flat(chunk, where, start)
@@ -93,9 +105,14 @@ def arrays_of(cells: Cells, shape: tuple[int, ...], where: str, *, tokens: bool 
             raise DataError(f"{where} must hold {_lists(shape)}: row {start} has {each}")
         if tokens and len(chunk) and not pa.types.is_integer(values.type):
             raise DataError(f"{where} must hold {_lists(shape)}, integers: row {start} holds {values.type}")
+        numbers = _leaf(values, where, size, start).reshape(len(chunk), size)
+        if copied or numbers.dtype != kind:
+            array = array if copied else np.empty((len(column), size), kind)
+            with np.errstate(over="ignore"):
+                array[start : start + len(chunk)] = numbers
+        else:
+            array = numbers
         part = array[start : start + len(chunk)]
-        with np.errstate(over="ignore"):
-            part[:] = _leaf(values, where, size, start).reshape(part.shape)
         if not tokens and not np.isfinite(part).all():
             row = start + int(np.argmin(np.isfinite(part).all(axis=1)))
             raise DataError(f"{where} has a number in row {row} that is too large for 32-bit floats; scale the numbers")

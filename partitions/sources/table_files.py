@@ -13,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from florilegium.common.errors import DataError
+from florilegium.partitions.sources.compact import read_table
 
 _BLANK = b"blank lines"
 
@@ -34,7 +35,7 @@ def read_parquet(path: Path, *, may_be_empty: bool = False) -> pa.Table:
         raise DataError(f"there is no file {path}")
     try:
         refuse_twins(pyarrow.parquet.read_schema(path).names, str(path))
-        table = pyarrow.parquet.read_table(path)
+        table = read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a readable parquet file: {error}") from error
     if table.num_rows == 0 and not may_be_empty:

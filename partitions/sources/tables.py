@@ -172,6 +172,9 @@ def encode_table(
         DataError: if a value does not fit the schema; the message names its column.
     """
     lengths = {len(columns[name]) for name in schema.columns}
+    if len(schema.vectors) == len(schema.columns) == 1:  # not copied
+        name, length = next(iter(schema.vectors.items()))
+        return arrays_of(columns[name], (length,), f"{source}: column '{name}'")
     features, lacking = np.empty((max(lengths), schema.features), np.float32), dict[str, NDArray[np.bool_]]()
     start = 0
 
@@ -228,7 +231,8 @@ def encode_table(
             )
         put(table[codes])
     for name, length in schema.vectors.items():
-        put(arrays_of(columns[name], (length,), f"{source}: column '{name}'"))
+        arrays_of(columns[name], (length,), f"{source}: column '{name}'", out=features[:, start : start + length])
+        start += length
     if schema.indicators:
         put(np.stack([lacking[name] for name in schema.indicators], axis=1))
     return features

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from florilegium.common.contents import content_of
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.files import make_once
+from florilegium.common.memo import remembered
 from florilegium.common.settings import folder
 
 _FORMAT = 2
@@ -56,7 +57,7 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|m|d)\b|\w+|[.,!?;]", text.lower().replace("’", "'"))
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def vocabulary(embeddings: str, cache_dir: str, size: int) -> Vocabulary:
     """Return the vocabulary of the file that key ``embeddings`` names.
 
