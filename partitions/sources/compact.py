@@ -32,7 +32,8 @@ def read_table(path: Path) -> pa.Table:
     columns = {name: _lists(path, schema.field(name)) for name in lists}
     pa.default_memory_pool().release_unused()
     rest = pq.read_table(path, columns=others)
-    return pa.table([columns.get(field.name) or rest.column(field.name) for field in schema], schema=schema)
+    columns |= {name: rest.column(name) for name in others}
+    return pa.table([columns[field.name] for field in schema], schema=schema)
 
 
 def _lists(path: Path, field: pa.Field) -> pa.ChunkedArray:
