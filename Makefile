@@ -4,6 +4,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+THREADS ?= 1
 
 .PHONY: install generate types-check run test test-quick test-processes test-long test-kills lint docs pictures bench clean
 
@@ -34,7 +35,7 @@ test: install
 	$(MAKE) --jobs 2 test-quick test-processes
 
 test-quick: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal -m "not simulation and not deployment and not long and not kills"
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n logical --dist worksteal -m "not simulation and not deployment and not long and not kills"
 
 # After mypy, when test-quick has compiled the packages. Other files are not imported, which would take as long as a test.
 test-processes: install lint

@@ -46,6 +46,7 @@ def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], worke
 
 def _refuse_if_complete(run: Path, rounds: Value | None) -> None:
     """Raise :class:`ConfigurationError` if a run has completed and is not to have more rounds than it has."""
+    from florilegium.apps.runs.run_list import resume_command
     from florilegium.strategies.folder.claim import read_status
     from florilegium.strategies.folder.results import read_summary
     from florilegium.strategies.folder.run_folder import read_config
@@ -60,8 +61,8 @@ def _refuse_if_complete(run: Path, rounds: Value | None) -> None:
     if read_config(run).get("transfer-target") and not transferred:
         return
     raise ConfigurationError(
-        f"resume: run '{run.name}' is complete, with {done} rounds. To lengthen it, set a larger number: florilegium "
-        f"resume {run.name} --set rounds={2 * done}"
+        f"resume: run '{run.name}' is complete, with {done} rounds. To lengthen it, set a larger number: "
+        f"{resume_command(run)} --set rounds={2 * done}"
     )
 
 

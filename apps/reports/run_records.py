@@ -11,6 +11,7 @@ from typing import Any
 from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.origins.hashes import CODE
 from florilegium.apps.runs.experiment import short_name
+from florilegium.apps.runs.run_list import resume_command
 from florilegium.apps.settings.configuration import complete
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
@@ -128,7 +129,7 @@ def load_run(path: Path) -> RunRecord:
     """
     run = read_run(path)
     if not run.summary:
-        raise RunError(f"run {path.name} has not completed{_how_far(path)}; resume it: florilegium resume {path.name}")
+        raise RunError(f"run {path.name} has not completed{_how_far(path)}; resume it: {resume_command(path)}")
     return run
 
 

@@ -19,6 +19,7 @@ from florilegium.apps.engines.base import Engine, Means, OnEvaluation
 from florilegium.apps.engines.progress import Display
 from florilegium.apps.methods.registry import table_of
 from florilegium.apps.runs.recipes import find_recipe
+from florilegium.apps.runs.run_list import resume_command
 from florilegium.apps.settings.configuration import Settings, complete, defaults, parse
 from florilegium.common.errors import ConfigurationError, DataError, FileError, nearest
 from florilegium.common.places import read_utf8
@@ -283,8 +284,8 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
             engine.run(named, path, show)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
-            f"run {path.name} was stopped{_said(error)}; go on with `florilegium resume {path.name}`, in Python "
-            f"with fl.run(resume='{path.name}')"
+            f"run {path.name} was stopped{_said(error)}; go on with `{resume_command(path)}`, in Python with "
+            f"fl.run(resume='{path.name}', runs_dir='{path.parent}')"
         ) from error
     except (ConfigurationError, DataError):
         _leave_nothing(path)

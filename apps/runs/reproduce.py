@@ -14,6 +14,7 @@ from florilegium.apps.engines.progress import Display
 from florilegium.apps.engines.registry import engine
 from florilegium.apps.origins.provenance import differences
 from florilegium.apps.runs.experiment import run_experiment
+from florilegium.apps.runs.run_list import resume_command
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.attempts import read_provenance
@@ -91,7 +92,7 @@ def reproduce(run: Path, display: Display, *, fork: bool = False) -> tuple[Path,
         RunError: if the run has not completed, or fails this time.
     """
     if not (summary := read_summary(run)):
-        raise RunError(f"run '{run.name}' has not completed; resume it: florilegium resume {run.name}")
+        raise RunError(f"run '{run.name}' has not completed; resume it: {resume_command(run)}")
     name, workers = _engine_of(run)
     ended = int(summary["rounds"])
     config = read_config(run)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from florilegium.common.settings import Value
+from florilegium.apps.settings.configuration import defaults
+from florilegium.common.settings import Value, folder
 from florilegium.strategies.folder.claim import read_status
 from florilegium.strategies.folder.main_figure import MainFigure, read_main
 from florilegium.strategies.folder.metrics_file import is_evaluated
@@ -73,6 +75,12 @@ def _status(path: Path) -> Mapping[str, Any]:
         return read_status(path)
     except (OSError, ValueError):
         return {}
+
+
+def resume_command(path: Path) -> str:
+    """Return the command that goes on with the run in ``path``, with ``--runs-dir`` if it is in another folder."""
+    own, usual = path.absolute().parent, folder(str(defaults()["runs-dir"])).absolute()
+    return f"florilegium resume {path.name}" + ("" if own == usual else f" --runs-dir {shlex.quote(str(own))}")
 
 
 def state_of(path: Path) -> State:

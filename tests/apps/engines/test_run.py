@@ -172,7 +172,7 @@ def test_however_a_run_ends_nothing_stays_behind(engine: str, name: str, said: s
     assert process.returncode == (-signal.SIGKILL if name == "SIGKILL" else 130)
     if name != "SIGKILL":
         assert said in errors
-        assert "go on with `florilegium resume ended`" in errors
+        assert f"go on with `florilegium resume ended --runs-dir {tmp_path}" in errors
 
 
 @pytest.mark.long
