@@ -17,6 +17,7 @@ from florilegium.common.seeds import torch_draws, torch_generator
 from florilegium.models.blocks import WHOLE, OneBlock
 from florilegium.models.dry_run import check_outputs, check_tensors, materialise, outputs, random_inputs, undisturbed
 from florilegium.models.parameters import trained
+from florilegium.models.trial import remarks_on
 
 _SHIFT = 0.05
 """Width of the random shift of parameters while outputs are compared, since a layer of zeros hides differences."""
@@ -52,7 +53,7 @@ def adapt(
 
     Returns:
         The blocks, with convolutions in channels-last layout where the module supports it; :class:`OneBlock` if the
-        module is not a sequence of blocks.
+        module is not a sequence of blocks. Attribute ``remarks`` says what a user should know, in sentences about it.
 
     Raises:
         ValueError: if the module cannot be trained, or is not a sequence of the blocks that it states. The message
@@ -63,8 +64,12 @@ def adapt(
     check_tensors(module)
     with undisturbed(module):
         first: Children = [] if _lay_out(module, x) else [(_unused("layout", module._modules), Plain())]
-        check_outputs(_sequence([*first, (WHOLE, module)]), x, (classes, *positions))
-        return _blocks(module, first, x)
+        whole = _sequence([*first, (WHOLE, module)])
+        check_outputs(whole, x, (classes, *positions))
+        remarks = remarks_on(whole, x)
+        network = _blocks(module, first, x)
+    network.remarks = remarks  # type: ignore[assignment]
+    return network
 
 
 def _lay_out(module: nn.Module, x: Tensor) -> bool:

@@ -79,13 +79,13 @@ def undisturbed(network: nn.Module) -> Iterator[None]:
         network.train()
 
 
-def outputs(network: nn.Module, x: Tensor, *, training: bool, gradients: bool = False) -> Tensor:
-    """Return the outputs of a network for ``x``, in training or in evaluation mode; layers draw the same each time.
+def outputs(network: nn.Module, x: Tensor, *, training: bool, gradients: bool = False, draw: int = 0) -> Tensor:
+    """Return the outputs of a network for ``x``, in training or in evaluation mode; layers draw as ``draw`` names it.
 
     Outputs in training mode, and others if ``gradients`` are asked for, can be differentiated.
     """
     network.train(training)
-    with torch_draws(0, "dry run"), torch.set_grad_enabled(training or gradients):
+    with torch_draws(draw, "dry run"), torch.set_grad_enabled(training or gradients):
         result: Tensor = network(x)
         return result
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.registry import PARTITIONERS
-from florilegium.partitions.remarks import remarks
+from florilegium.partitions.remarks import Remarks, remarks
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.settings.checks import (
     check_buffered,
@@ -112,6 +112,12 @@ class Assembly:
         client, network = self.method.client_class(), self.network.to(self.device)
         return Host(client, self.settings, self.hyper, network, source, state_dir, self.augmentation)
 
+    def said(self, deployed: bool) -> Remarks:
+        """Return what the user should know of the network, and of simulated clients' data."""
+        found = Remarks() if deployed else remarks(self.settings)
+        told = [f"model: '{self.settings.model}' {one}" for one in getattr(self.network, "remarks", ())]
+        return replace(found, warnings=(*told, *found.warnings))
+
     def provenance(self, roster: Roster, *, flower: bool) -> dict[str, Any]:
         """Return what carries the run out (:func:`provenance_of`)."""
         return provenance_of(self.settings, self.device, len(roster.nodes), deployed=roster.deployed, flower=flower)
@@ -154,7 +160,7 @@ class Assembly:
             self.origins,
             provenance,
             partial(chance, s),
-            partial(remarks, s),
+            self.said,
             (self.whole, self.frozen),
         )
         return method.strategy_class()(setup)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from florilegium.partitions.remarks import Remarks
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.health import at_chance, diverged
 from florilegium.strategies.core.hooks import Hooks
@@ -51,17 +50,12 @@ def summary_of(
         **further,
         "final": found.figures,
         **({"undefined": lacking} if (lacking := found.lacking or undefined(found.rows, strategy.task)) else {}),
-        **({"duplicates": equal} if (equal := said_of(federation).duplicates) else {}),
+        **({"duplicates": equal} if (equal := federation.remarks(roster.deployed).duplicates) else {}),
         **federation.attendance.report(),
         **({"warnings": notes} if notes else {}),
         **layers,
         **strategy.report(),
     }
-
-
-def said_of(federation: Federation) -> Remarks:
-    """Return what is said of the clients' data; nothing of devices', which stay there."""
-    return Remarks() if federation.roster.deployed else federation.remarks()
 
 
 def untested(strategy: Hooks) -> Iterator[str]:

@@ -51,7 +51,8 @@ class Setup:
         provenance: returns what carries the run out, given the roster; the run's folder keeps it.
         chance: returns the main figure of the best constant prediction for the examples on which simulated clients are
             evaluated; NaN if it is not known.
-        remarks: returns what is to be said of simulated clients' data.
+        remarks: returns what is to be said of the network, and of simulated clients' data, given whether clients are
+            devices.
         network: all arrays of the network as the run's seed makes it, and the frozen ones of these; None: it is built
             when it is needed.
     """
@@ -64,7 +65,7 @@ class Setup:
     origins: Callable[[bool], Mapping[str, str]] = lambda deployed: {}
     provenance: Callable[[Roster], Mapping[str, Any]] = lambda roster: {}
     chance: Callable[[Collection[str]], float] = lambda clients: math.nan
-    remarks: Callable[[], Remarks] = Remarks
+    remarks: Callable[[bool], Remarks] = lambda deployed: Remarks()
     network: tuple[Arrays, Frozen] | None = None
 
 

@@ -122,11 +122,10 @@ class Hooks:
     def summary(self) -> None:
         """Log what is about to run: method, dataset and what was inferred of it, clients, nodes and rounds."""
         s, federation = self.settings, self.federation
-        if not federation.roster.deployed:
-            for line in (said := federation.remarks()).lines:
-                log.info("%s", line)
-            for line in said.warnings:
-                log.warning("%s", line)
+        for line in (said := federation.remarks(federation.roster.deployed)).lines:
+            log.info("%s", line)
+        for line in said.warnings:
+            log.warning("%s", line)
         log.info(
             "%s on %s: %s, %d nodes, cohort of %d, %d rounds", s.method, s.dataset, self.clients.described(),
             len(federation.roster.nodes), federation.cohort_size(1), s.rounds,

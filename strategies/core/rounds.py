@@ -15,7 +15,7 @@ from florilegium.clients.core.wire import pack, unpack
 from florilegium.common.errors import BudgetSpentError, ConfigurationError, Interrupted
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.buffer import Buffer
-from florilegium.strategies.core.closing import said_of, summary_of, untested, warnings
+from florilegium.strategies.core.closing import summary_of, untested, warnings
 from florilegium.strategies.core.health import unmeasured
 from florilegium.strategies.core.hooks import Hooks, resume
 from florilegium.strategies.core.round import Round
@@ -293,7 +293,7 @@ class Rounds:
         federation, seconds = self._federation, self._seconds
         if self._found.rows:
             federation.run.write_clients(self._found.rows)
-        notes = [*said_of(federation).warnings, *untested(self._strategy)]
+        notes = [*federation.remarks(federation.roster.deployed).warnings, *untested(self._strategy)]
         notes += [*federation.attendance.warnings(), *self._unmeasured]
         if seconds:  # else nothing was trained
             notes += warnings(federation, self._found)

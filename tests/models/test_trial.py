@@ -1,0 +1,268 @@
+"""What a run does with a network of another package is tried out before: evaluating, sharing, averaging, copying."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from florilegium.models.adapt import adapt
+from florilegium.models.trial import remarks_on
+
+SHAPE, CLASSES = (6,), 3
+
+
+class Net(nn.Module):
+    """A small network; subclasses change ``between``, what happens to its features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def between(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.between(functional.relu(self.a(x))))
+
+
+class Dropped(Net):
+    def between(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, 0.5)
+
+
+class Noisy(Net):
+    def between(self, x: Tensor) -> Tensor:
+        return x + torch.randn(x.shape)
+
+
+class Leaky(Net):
+    def between(self, x: Tensor) -> Tensor:
+        return functional.rrelu(x - 1, training=True)
+
+
+class Python(Net):
+    def between(self, x: Tensor) -> Tensor:
+        return x * random.random()
+
+
+class Reparametrised(Net):
+    """As an encoder that draws its code whatever the mode."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return x + x.exp().sqrt() * torch.empty_like(x).normal_()
+
+
+class Average(Net):
+    """Keeps a running average in an attribute."""
+
+    mean: Tensor | float = 0.0
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return x - self.mean
+
+
+class Remembers(Net):
+    """Adds the features of the last batch, in any mode."""
+
+    last: Tensor | None = None
+
+    def between(self, x: Tensor) -> Tensor:
+        found = x if self.last is None else x + self.last
+        self.last = x.detach().mean(0)
+        return found
+
+
+class Counts(Net):
+    steps = 0
+
+    def between(self, x: Tensor) -> Tensor:
+        self.steps += self.training
+        return x * (1 + self.steps)
+
+
+class Listed(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen.append(x.detach().mean())
+        return x + sum(self.seen)
+
+
+class Buffered(Net):
+    """Keeps the same in a buffer, under a name that the statistics of batch norm have."""
+
+    def __init__(self, name: str = "running_mean", *, persistent: bool = True) -> None:
+        super().__init__()
+        self.name = name
+        self.register_buffer(name, torch.zeros(5), persistent=persistent)
+
+    def between(self, x: Tensor) -> Tensor:
+        mean = self.get_buffer(self.name)
+        if self.training:
+            mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return x - mean
+
+
+class Range(Net):
+    """Follows the largest value, as quantisers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.ones(1))
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.training:
+            torch.maximum(self.largest, x.detach().max()[None], out=self.largest)
+        return x / self.largest
+
+
+class Codebook(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("codes", torch.randn(4, 5))
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.codes[torch.cdist(x.detach(), self.codes).argmin(1)] = x.detach()
+        return x + self.codes.mean(0)
+
+
+class Direction(Net):
+    """Turns a unit vector towards the features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("axis", functional.normalize(torch.ones(5), dim=0))
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.axis.copy_(functional.normalize(self.axis + x.detach().mean(0), dim=0))
+        return x @ self.axis[:, None] * self.axis
+
+
+class Constant(Net):
+    """A table of positions that never changes, of length 1 or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("positions", functional.normalize(torch.ones(5), dim=0))
+
+    def between(self, x: Tensor) -> Tensor:
+        return x + self.positions
+
+
+class Computed(Net):
+    """Keeps a tensor that a pass has computed."""
+
+    def between(self, x: Tensor) -> Tensor:
+        self.features = x
+        return x
+
+
+class Generator(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = (number for number in range(3))
+
+
+def _with(layer: Callable[[], nn.Module]) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), layer(), nn.Linear(5, 3))
+
+
+def _remarks(network: nn.Module) -> list[str]:
+    x = torch.randn(8, *SHAPE, generator=torch.Generator().manual_seed(0))
+    network(x)  # lazy state, if there is any
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    try:
+        return remarks_on(network, x)
+    finally:
+        assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+
+
+@pytest.mark.parametrize("network", [Dropped, Noisy, Leaky, Python, Reparametrised])
+def test_random_draws_in_evaluation_are_remarked_on(network: type[Net]) -> None:
+    (said,) = _remarks(network())
+    assert said.startswith("draws at random in evaluation mode")
+
+
+@pytest.mark.parametrize("network", [Average, Remembers, Counts, Listed])
+def test_state_that_is_kept_elsewhere_is_refused(network: type[Net]) -> None:
+    with pytest.raises(ValueError, match="keeps something of earlier inputs outside of its parameters and buffers"):
+        _remarks(network())
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Net, Buffered, lambda: Buffered("ema", persistent=False), lambda: _with(lambda: nn.Dropout(0.5)), Constant,
+        lambda: _with(lambda: nn.BatchNorm1d(5)), lambda: _with(lambda: nn.RReLU()),
+        lambda: _with(lambda: nn.Unflatten(1, (5,))),
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))),
+        lambda: nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(6, 3))),
+        lambda: nn.Sequential(nn.Linear(6, 3), nn.Sigmoid()), lambda: nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(1)),
+    ],
+)  # fmt: skip
+def test_nothing_is_said_of_networks_that_are_as_they_should_be(network: Callable[[], nn.Module]) -> None:
+    assert not _remarks(network())
+
+
+@pytest.mark.parametrize(
+    "last", [lambda: nn.Softmax(1), lambda: nn.Softmax(-1), lambda: nn.Sequential(nn.LogSoftmax(1), Exp())]
+)
+def test_probabilities_are_remarked_on(last: Callable[[], nn.Module]) -> None:
+    (said,) = _remarks(nn.Sequential(nn.Linear(6, 3), last()))
+    assert said.startswith("returns probabilities, which the cross-entropy takes for logits")
+
+
+class Exp(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+
+@pytest.mark.parametrize(
+    ("network", "name"), [(Range, "largest"), (Codebook, "codes"), (lambda: Buffered("ema"), "ema")]
+)
+def test_buffers_whose_mean_may_be_none_are_named(network: Callable[[], nn.Module], name: str) -> None:
+    (said,) = _remarks(network())
+    assert said.startswith(f"has buffers that training changes and that are averaged over clients ({name});")
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Direction,
+        lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))),
+        lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 3))),
+    ],
+)
+def test_directions_are_refused(network: Callable[[], nn.Module]) -> None:
+    with pytest.raises(ValueError, match="has buffers of length 1 that training turns"):
+        _remarks(network())
+
+
+@pytest.mark.parametrize("network", [Computed, Generator, lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 3)))])
+def test_a_trained_network_that_cannot_be_copied_is_refused(network: Callable[[], nn.Module]) -> None:
+    with pytest.raises(ValueError, match=r"cannot be copied once it has been trained \(\w+"):
+        _remarks(network())
+
+
+def test_the_blocks_have_the_remarks() -> None:
+    network = adapt(Dropped(), SHAPE, CLASSES)
+    assert [said.partition(",")[0] for said in network.remarks] == ["draws at random in evaluation mode"]
+    assert adapt(Net(), SHAPE, CLASSES).remarks == []
+
+
+def test_codes_are_tried_out_too() -> None:
+    network = nn.Sequential(nn.Embedding(100, 4), nn.Flatten(), nn.Linear(24, 3), nn.Softmax(1))
+    (said,) = adapt(network, SHAPE, CLASSES, codes=True).remarks
+    assert said.startswith("returns probabilities")
