@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from florilegium.privacy.allowance import FOLDER, Allowance
 
 log = logging.getLogger("flwr")
 
+_PAIR = re.compile(r"""\S+?=('[^']*'|"[^"]*"|\S+)""")
+"""What Flower takes for a pair of ``--node-config``."""
 NEW = "new"
 """Reserved client id of a new client whose model is built by ``florilegium personalise``."""
 
@@ -80,6 +83,23 @@ def allowance_of(device: DeviceSettings, unit: str) -> Allowance | None:
         )
     path = Path(device.state_dir).expanduser() / FOLDER / f"{device.client_id}.json"
     return Allowance(path, device.max_epsilon)
+
+
+def read_node(text: str) -> DeviceSettings:
+    """Read the text of ``--node-config``: pairs ``key=value`` with blanks between them, or the name of a TOML file.
+
+    Raises:
+        DataError: if Flower, whose format this is, would ignore a part of it, such as a pair with blanks around "=".
+    """
+    from flwr.common.config import parse_config_args
+
+    rest = "" if text.endswith(".toml") else _PAIR.sub("", text).strip()
+    if rest:
+        raise DataError(
+            f"--node-config: Flower would ignore '{rest}'; write key=value without blanks around '=', a blank between "
+            "pairs, and texts in quotes"
+        )
+    return parse_node(parse_config_args([text]))
 
 
 def parse_node(node: Mapping[str, Value]) -> DeviceSettings:

@@ -36,9 +36,7 @@ def check(
 
     Keys of the run that say what is learned, and how, are given by --set: task, positive, standardise, and the like.
     """
-    from flwr.common.config import parse_config_args
-
-    from florilegium.apps.assembly.node_config import own_data, parse_node
+    from florilegium.apps.assembly.node_config import own_data, read_node
     from florilegium.apps.runs.experiment import resolve
     from florilegium.apps.settings.configuration import parse_source
     from florilegium.partitions.clientdata import CPU
@@ -46,7 +44,7 @@ def check(
     from florilegium.partitions.device_data import report
     from florilegium.partitions.loading import dataset_of
 
-    owner = parse_node(parse_config_args([node_config]))
+    owner = read_node(node_config)
     settings = parse_source(resolve(None, assignments or [], {"dataset": owner.dataset or dataset}))
     find_spec(settings.dataset)  # what the data are must be known without other devices' data
     spec = dataset_of(settings)
@@ -71,12 +69,10 @@ def serve(
 
     All other options are those of flower-supernode: --superlink HOST:PORT, --root-certificates, and so on.
     """
-    from flwr.common.config import parse_config_args
-
-    from florilegium.apps.assembly.node_config import parse_node
+    from florilegium.apps.assembly.node_config import read_node
     from florilegium.apps.devices.flower_inside import hand_over, usable
 
-    parse_node(parse_config_args([node_config]))
+    read_node(node_config)
     if dataset:  # in a process of its own, since what it imports and reads is not needed here
         words = [sys.executable, "-P", "-m", "florilegium", "device", "check", node_config, "--dataset", dataset]
         words += [word for assignment in assignments or [] for word in ("--set", assignment)]

@@ -23,6 +23,9 @@ from florilegium.common.toml import nested
 PUBLISHER = "florilegium"
 COMPONENTS = {"serverapp": "florilegium.apps.server_app:app", "clientapp": "florilegium.apps.client_app:app"}
 
+LEFT_OUT = ("test_*.py", "*_test.py")
+"""Names of files that Flower never puts into an app, whatever ``fab-include`` says."""
+
 
 def description(include: list[str]) -> Mapping[str, Any]:
     """Return the content of the app's ``pyproject.toml``; ``include`` lists glob patterns of the app's files."""
@@ -34,14 +37,20 @@ def write_app(folder: Path) -> Path:
     """Write the app to a new ``folder``, for ``flwr run FOLDER``, and return it.
 
     Raises:
-        ConfigurationError: if the folder exists and is not empty.
+        ConfigurationError: if the folder exists and is not empty, or if Flower would leave a file out of its bundle.
     """
+    layers = [layer_folder(layer) for layer in LAYERS]
+    if lost := [path for root in layers for pattern in LEFT_OUT for path in sorted(root.rglob(pattern))]:
+        raise ConfigurationError(
+            f"{lost[0]}: Flower takes files named {' and '.join(LEFT_OUT)} for tests, and leaves them out of an app; "
+            "rename it"
+        )
     if folder.is_file() or (folder.exists() and any(folder.iterdir())):
         raise ConfigurationError(f"{folder} is a file, or a folder that is not empty; name a new folder")
     package = folder / "florilegium"
     ignored = shutil.ignore_patterns("__pycache__")
-    for layer in LAYERS:
-        shutil.copytree(layer_folder(layer), package / layer, ignore=ignored)
+    for layer, source in zip(LAYERS, layers, strict=True):
+        shutil.copytree(source, package / layer, ignore=ignored)
     for name in ("__init__.py", "__main__.py"):
         shutil.copyfile(Path(str(florilegium.__file__)).with_name(name), package / name)
     (folder / "pyproject.toml").write_text(tomli_w.dumps(description(["/florilegium/**/*.py"])), encoding="utf-8")

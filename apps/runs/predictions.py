@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import logging
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from florilegium.apps.settings.configuration import defaults
 from florilegium.clients.core.export import learned_by, load_model, predict, spec_of
 from florilegium.common.errors import DataError, RunError
 from florilegium.common.files import write_atomically
+from florilegium.models.dry_run import random_inputs
 from florilegium.partitions.clientdata import resize, to_inputs
 from florilegium.partitions.device_data import read_device_schema, read_inputs, read_rows
 from florilegium.partitions.loading import dataset_of
@@ -27,6 +29,8 @@ from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.tasks.registry import CLASSIFICATION, make_task
 from florilegium.tasks.task import Task
+
+log = logging.getLogger("flwr")
 
 
 def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
@@ -124,15 +128,19 @@ class _Activated(nn.Module):
 def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, task: Task, *, codes: bool = False) -> None:
     """Write a network as ONNX, with inputs (n, *shape) for any n: numbers, or int64 character codes (``codes``).
 
+    The file is compared with the network on random inputs, since some layers are exported as something else.
+
     Raises:
-        RunError: if the network cannot be exported, or the packages for ONNX are missing.
+        RunError: if the network cannot be exported, the packages for ONNX are missing, or the file computes something
+            else than the network.
     """
     if gap := getattr(model, "onnx_gap", ""):
         raise RunError(f"this model cannot be written as ONNX: {gap}. Use `florilegium predict` with its folder")
     example = torch.zeros(2, *shape, dtype=torch.int64 if codes else torch.float32)
+    whole = _Activated(model, task).eval()
     try:
         program = torch.onnx.export(
-            _Activated(model, task).eval(), (example,), input_names=["x"], output_names=[task.activated], dynamo=True,
+            whole, (example,), input_names=["x"], output_names=[task.activated], dynamo=True,
             dynamic_shapes=({0: torch.export.Dim("n")},), verbose=False,
         )  # fmt: skip
         assert program is not None
@@ -140,4 +148,27 @@ def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, task: Task,
         raise RunError(f"ONNX needs the package {error.name}: pip install onnx onnxscript") from error
     except Exception as error:  # the exporter raises many kinds of errors
         raise RunError(f"this network cannot be written as ONNX: {str(error).splitlines()[0]}") from error
+    x = random_inputs(shape, codes=codes).contiguous()
+    for inputs in (x,) if codes else (x, 10 * x):
+        _compare(whole, program.model_proto, inputs)
     write_atomically(path, lambda temporary: program.save(str(temporary)))
+
+
+def _compare(whole: nn.Module, program: Any, x: Tensor) -> None:
+    """Raise :class:`RunError` unless an ONNX program returns for inputs (n, …) what the network returns."""
+    from onnx.reference import ReferenceEvaluator
+
+    with torch.no_grad():
+        expected = whole(x).numpy()
+    try:
+        found = np.asarray(cast(list[Any], ReferenceEvaluator(program).run(None, {"x": x.numpy()}))[0])
+    except Exception as error:  # the evaluator lacks some operators, and raises many kinds of errors
+        log.warning("model.onnx: it could not be compared with the network: %s: %s", type(error).__name__, error)
+        return
+    if found.shape != expected.shape or not np.allclose(found, expected, 1e-3, 1e-4, equal_nan=True):
+        far = f"{np.abs(found - expected).max():.2g}" if found.shape == expected.shape else f"shape {found.shape}"
+        raise RunError(
+            f"this network cannot be written as ONNX: the file's outputs differ from the network's (by {far} for "
+            "random inputs), since PyTorch's exporter does not know some layer or function as it is used. Use "
+            "`florilegium predict` with its folder"
+        )

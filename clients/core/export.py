@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 from torch import nn
 
 from florilegium.clients.core.network import network_for
@@ -190,7 +190,10 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
     """
     try:
         card = Card(**json.loads((folder / "card.json").read_text(encoding="utf-8")))
-        arrays = load_file(folder / "model.safetensors")
+        arrays = {
+            name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()  # NumPy has no bfloat16
+            for name, tensor in load_file(folder / "model.safetensors").items()
+        }
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
     own = {name: torch.from_numpy(arrays.pop(f"{PREFIX}{name}")) for name in SCALING} if card.scaled else {}

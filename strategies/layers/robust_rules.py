@@ -9,10 +9,7 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-from flwr.app import RecordDict
-from flwr.serverapp.strategy.multikrum import select_multikrum
 
-from florilegium.clients.core.wire import pack
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.exchange.exchange import Outcome
@@ -56,7 +53,7 @@ def robust_sum(outcome: Outcome, rule: str, attackers: int) -> Arrays:
 
 
 def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
-    """Return one update combined from several, each of which has the same weight.
+    """Return one update combined from several, each of which has the same weight; float64 throughout.
 
     Args:
         changes: the updates of c clients: arrays by name, each (c, …).
@@ -66,6 +63,7 @@ def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
         attackers: f, number of clients that may return arbitrary updates; c must be at least :func:`least`.
     """
     count = len(next(iter(changes.values())))
+    changes = {name: rows.astype(np.float64) for name, rows in changes.items()}
     if rule == "median":
         return {name: np.median(rows, axis=0) for name, rows in changes.items()}
     if rule == "trimmed-mean":
@@ -73,6 +71,7 @@ def combine(changes: Arrays, rule: str, attackers: int) -> Arrays:
 
         share = (attackers + 0.5) / count  # scipy cuts ⌊share · count⌋ = f values at each end
         return {name: trim_mean(rows, share, axis=0) for name, rows in changes.items()}
-    contents = [RecordDict({"arrays": pack({n: rows[i] for n, rows in changes.items()})}) for i in range(count)]
-    chosen = contents.index(select_multikrum(contents, attackers, 1)[0])
+    rows = np.concatenate([rows.reshape(count, -1) for rows in changes.values()], axis=1)
+    distances = np.sort([np.square(rows - row).sum(axis=1) for row in rows], axis=1)  # the first is to itself
+    chosen = int(distances[:, 1 : count - attackers - 1].sum(axis=1).argmin())
     return {name: rows[chosen] for name, rows in changes.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
 from florilegium.apps import client_app
-from florilegium.apps.assembly.node_config import allowance_of, parse_node
+from florilegium.apps.assembly.node_config import allowance_of, parse_node, read_node
 from florilegium.apps.cli.app import cli
 from florilegium.apps.devices.stored_runs import kept
 from florilegium.apps.runs.predictions import write_onnx
@@ -124,6 +125,31 @@ def test_an_owners_limit_is_over_all_runs(tmp_path: Path) -> None:
     for multiplier in (3.0, 0.0):
         with pytest.raises(BudgetSpentError, match=f"{SPENT}: the owner of this device allows ε = 2 over all runs"):
             limit.pay(multiplier, 0.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ('data-path = "/d" client-id="a"', 'data-path = "/d"'),
+        ('data-path="/d" state-dir="/s" max-epsilon= 3', "max-epsilon= 3"),
+        ('data-path="/d" labeled =false', "labeled =false"),
+        ('data-path="/d", client-id="a"', ","),
+    ],
+)
+def test_what_flower_would_ignore_is_an_error(text: str, rest: str) -> None:
+    """Also a budget that would not hold: Flower drops a pair with blanks around "=", and reports nothing."""
+    with pytest.raises(DataError, match=f"Flower would ignore .*{re.escape(rest)}"):
+        read_node(text)
+    for command in ("check", "serve"):
+        done = CliRunner().invoke(cli, ["device", command, *(["--node-config"] if command == "serve" else []), text])
+        assert done.exit_code != 0
+
+
+def test_pairs_and_files_are_read_as_flower_reads_them(tmp_path: Path) -> None:
+    pairs = "data-path=\"/a b/c\"  client-id='x'\n labeled=false threads=2"
+    (tmp_path / "node.toml").write_text('data-path = "/a b/c"\nclient-id = "x"\nlabeled = false\nthreads = 2\n')
+    assert read_node(pairs) == read_node(str(tmp_path / "node.toml"))
+    assert read_node(pairs).data_path == "/a b/c"
 
 
 def _call(*arguments: object) -> str:

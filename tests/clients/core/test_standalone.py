@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from florilegium.apps.cli.app import cli
@@ -28,6 +30,8 @@ from florilegium.models.mlp import mlp
 from florilegium.models.neighbours import Neighbours
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.loading import dataset_of
+from florilegium.tasks.registry import make_task
+from florilegium.tasks.task import Targets
 from tests.fingerprints import cases
 from tests.support import TASK, config, mostly_long, settings
 
@@ -104,6 +108,20 @@ def test_every_method(method: str, tmp_path: Path) -> None:
     torch.testing.assert_close(predict(after, x, TASK), predict(before, x, TASK))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_files_in_half_precision_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    """A model that was converted to save space; bfloat16 is unknown to NumPy, and to safetensors' functions for it."""
+    keys = settings(model="mlp", method="fedavg")
+    network = network_for(dataset_of(keys), "mlp", seed=1)
+    save_model(tmp_path, network, "0", "run", keys)
+    half = {name: tensor.to(dtype) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    save_file(half, tmp_path / "model.safetensors")
+    model, _ = load_model(tmp_path)
+    for parameter, exact in zip(model.parameters(), network.parameters(), strict=True):
+        assert parameter.dtype == torch.float32
+        torch.testing.assert_close(parameter, exact.to(dtype).float(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("kind", ["memory", "statistics"])
 def test_what_onnx_cannot_say_is_refused(kind: str, tmp_path: Path) -> None:
     shape, features = (1, 8, 8), np.zeros((3, 100), np.float32)
@@ -112,3 +130,62 @@ def test_what_onnx_cannot_say_is_refused(kind: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cannot be written as ONNX: it .*Use `florilegium predict` with its folder"):
         write_onnx(model, shape, tmp_path / "model.onnx", TASK)
     assert not (tmp_path / "model.onnx").exists()
+
+
+def test_a_file_that_computes_something_else_is_refused(tmp_path: Path) -> None:
+    """PyTorch's exporter forgets the divisor of pooling, and would divide by nine."""
+    shape = (1, 9, 9)
+
+    def network(**keys: int) -> torch.nn.Module:
+        torch.manual_seed(1)
+        return torch.nn.Sequential(torch.nn.AvgPool2d(3, **keys), torch.nn.Flatten(), torch.nn.Linear(9, 10))
+
+    write_onnx(network(), shape, tmp_path / "plain.onnx", TASK)
+    with pytest.raises(RunError, match=r"the file's outputs differ from the network's \(by 0\.\d+ for random"):
+        write_onnx(network(divisor_override=5), shape, tmp_path / "model.onnx", TASK)
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("task", ["classification", "binary"])
+def test_files_of_confident_networks_are_finite(task: str, tmp_path: Path) -> None:
+    """Outputs of ±200 become probabilities of 0 and 1."""
+    made = make_task(task, Targets(("y",), 2))
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, made.outputs[0], bias=False))
+    with torch.no_grad():
+        network[1].weight.copy_(torch.linspace(200, -200, made.outputs[0])[:, None])
+    write_onnx(network, (1,), tmp_path / "model.onnx", made)
+    found = ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"x": np.array([[1], [-1]], np.float32)})[0]
+    np.testing.assert_allclose(found.ravel(), [1, 0, 0, 1] if task == "classification" else [1, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dropout", "batch norm", "spectral norm", "lstm", "attention"])
+def test_files_are_those_of_evaluation(name: str, tmp_path: Path) -> None:
+    """A network that has just been trained is in training mode; its file predicts as it does in evaluation."""
+    torch.manual_seed(1)
+    x = torch.randn(5, 4, 6)
+    layers: dict[str, list[torch.nn.Module]] = {
+        "dropout": [torch.nn.Dropout(0.5)],
+        "batch norm": [torch.nn.BatchNorm1d(4)],
+        "spectral norm": [torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(6, 6))],
+        "lstm": [Sequences(torch.nn.LSTM(6, 6, num_layers=2, dropout=0.5, batch_first=True))],
+        "attention": [torch.nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)],
+    }
+    network = torch.nn.Sequential(*layers[name], torch.nn.Flatten(), torch.nn.Linear(24, 10)).train()
+    for _ in range(3):
+        network(3 + 2 * x)  # running statistics and power iterations are no longer those of the beginning
+    write_onnx(network, (4, 6), tmp_path / "model.onnx", TASK)
+    found = ReferenceEvaluator(str(tmp_path / "model.onnx")).run(None, {"x": x.numpy()})[0]
+    expected = network.eval()(x).softmax(dim=1).detach()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+class Sequences(torch.nn.Module):
+    """The outputs of a recurrent network, without its states."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.network(x)[0]
+        return outputs

@@ -68,6 +68,20 @@ def test_krum_is_the_change_whose_neighbours_are_nearest() -> None:
     np.testing.assert_allclose(found["b"], changes["b"][int(np.argmin(scores))])
 
 
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+def test_rules_compute_in_float64(rule: str) -> None:
+    """Updates in float32 with a large common part: ‖x‖² + ‖y‖² − 2xᵀy would be rounding alone, and so would be sums."""
+    parts = np.array([0.0, 0.25, 0.5, 3.0, 9.0])[:, None] * np.ones(64)
+    rows = (4096.0 + parts).astype(np.float32)
+    found = combine({"w": rows}, rule, 1)["w"]
+    assert found.dtype == np.float64
+    middle = {"median": 0.5, "trimmed-mean": 1.25, "krum": 0.25}[rule]
+    np.testing.assert_array_equal(found, np.full(64, 4096.0 + middle))
+    pair = {"w": np.array([[1.0], [1.0 + 2**-23]], np.float32)}
+    if rule == "median":
+        assert combine(pair, rule, 0)["w"] == 1.0 + 2**-24  # no number of float32
+
+
 @pytest.mark.parametrize("attackers", [1, 2, 13, 22])
 @pytest.mark.parametrize("count", [45, 47, 49])
 def test_as_many_are_trimmed_as_there_are_attackers(count: int, attackers: int) -> None:
