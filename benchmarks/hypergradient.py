@@ -49,7 +49,7 @@ def meta_gradient(kind: str, model: str, batch: int) -> Callable[[], object]:
     first, second = examples.rows(torch.arange(batch)), examples.rows(torch.arange(batch, 2 * batch))
     if kind == "plain":
         return lambda: train(network, first, settings, generator, task=client.task, epochs=1, fixed_norms=True)
-    nets, profile = make_meta_nets(SHAPE, 10, model, 0.01, 1), client.profile()
+    nets, profile = make_meta_nets(SHAPE, 10, settings, 0.01, 1), client.profile()
     train(network, first, settings, generator, task=client.task, epochs=1, fixed_norms=True)
     last = last_step(network)
     return lambda: client.hypergradient(nets, profile, last, first, second)

@@ -8,7 +8,6 @@ Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 
 from __future__ import annotations
 
-from florilegium.clients.core.training import Group
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.decoupled import DecoupledClient
 from florilegium.clients.hyper.personal import FedBABUHyper
@@ -25,7 +24,7 @@ class FedBABUClient(DecoupledClient):
 
     def local_training(self) -> float:
         """Train the body with the head frozen."""
-        return self.descend(groups=[self._group("body")])
+        return self.descend(groups=[self.group(personal=False)])
 
     def personalise(self) -> bool:
         """Fine-tune the part of the network that ``fedbabu.finetune`` names."""
@@ -37,10 +36,7 @@ class FedBABUClient(DecoupledClient):
             if self.hyper.finetune == "head" and (self._fixed_norms or not norms_of(self.model)):
                 self.train_head(epochs=epochs)
             else:
-                self.descend(epochs=epochs, groups=[self._group(self.hyper.finetune)])
+                part = self.hyper.finetune
+                groups = None if part == "whole" else [self.group(personal=part == "head")]
+                self.descend(epochs=epochs, groups=groups)
         return True
-
-    def _group(self, part: str) -> Group:
-        body, head = self.parts()
-        chosen = {"body": body, "head": head, "whole": self.model}[part]
-        return Group(list(chosen.parameters()), self.settings.learning_rate)

@@ -36,11 +36,12 @@ from florilegium.models.batch_norm import (
     mix,
     norms_of,
 )
+from florilegium.models.built import build_network
 from florilegium.models.implicit import implicit_derivative
 from florilegium.models.meta_nets import MetaNets, build_meta_nets
-from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays, trained
 from florilegium.models.second_derivatives import CheapSecondDerivatives
+from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.loading import dataset_of
 
@@ -142,7 +143,7 @@ class FedL2PClient(BaseClient):
         """Return the meta-nets with the received parameters λ."""
         s, spec = self.settings, dataset_of(self.settings)
         rate, hidden = self.hyper.initial_rate, self.hyper.hidden_biases
-        nets = _meta_nets(spec.shape, self.task.outputs[0], s.model, rate, s.seed, hidden).to(self.data.train.y.device)
+        nets = _meta_nets(spec.shape, self.task.outputs[0], s, rate, s.seed, hidden).to(self.data.train.y.device)
         λ = of_network(arrays)
         if λ.keys() != exchanged(nets).keys() or len(λ) == len(arrays):
             raise RunError(f"method '{s.method}' needs its own strategy, which sends λ and the model")
@@ -291,18 +292,20 @@ def _copy(tensor: Tensor | None) -> Tensor:
 
 
 @remembered(2)
-def _meta_nets(shape: tuple[int, ...], classes: int, model: str, rate: float, seed: int, hidden: bool) -> MetaNets:
+def _meta_nets(
+    shape: tuple[int, ...], classes: int, model: NetworkSettings, rate: float, seed: int, hidden: bool
+) -> MetaNets:
     """Return the pair of meta-nets that all clients of the process share; every client overwrites its contents."""
     return make_meta_nets(shape, classes, model, rate, seed, hidden)
 
 
 def make_meta_nets(
-    shape: tuple[int, ...], classes: int, model: str, rate: float, seed: int, hidden: bool = False
+    shape: tuple[int, ...], classes: int, model: NetworkSettings, rate: float, seed: int, hidden: bool = False
 ) -> MetaNets:
     """Return meta-nets with the initial λ; for ``hidden`` see :class:`florilegium.models.meta_nets.MetaNets`."""
-    network: nn.Module = build(model, shape, classes, seed)
+    network: nn.Module = build_network(model, shape, classes, seed)
     if any(isinstance(module, nn.MultiheadAttention) for module in network.modules()):
         raise ConfigurationError(
-            f"model: '{model}' has attention layers, whose parts cannot be measured one by one as FedL2P does"
+            f"model: '{model.model}' has attention layers, whose parts cannot be measured one by one as FedL2P does"
         )
     return build_meta_nets(network, rate, seed, hidden=hidden)

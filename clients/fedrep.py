@@ -8,7 +8,6 @@ Strategy: SharedBody (``strategies/families/decoupled.py``), FedAvg of the body.
 
 from __future__ import annotations
 
-from florilegium.clients.core.training import Group
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.families.decoupled import DecoupledClient
 from florilegium.clients.hyper.personal import FedRepHyper
@@ -24,9 +23,7 @@ class FedRepClient(DecoupledClient):
     def local_training(self) -> float:
         """Train the head, then the body; return the mean loss of the body's epochs."""
         self.train_head("head", epochs=self.hyper.head_epochs)
-        body, _ = self.parts()
-        rate = self.settings.learning_rate
-        return self.descend("body", epochs=self.hyper.body_epochs, groups=[Group(list(body.parameters()), rate)])
+        return self.descend("body", epochs=self.hyper.body_epochs, groups=[self.group(personal=False)])
 
     def steps_a_round(self) -> int:
         """Return the number of training steps per round, of head and body together."""

@@ -16,6 +16,7 @@ from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.zero_shot import HyperFedZeroHyper
 from florilegium.common.memo import remembered
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
+from florilegium.models.settings import NetworkSettings
 from florilegium.models.zero_shot import Sizes, ZeroShot, build_zero_shot, entropy, imbalance
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.spec import DatasetSpec
@@ -57,7 +58,7 @@ class HyperFedZeroClient(BaseClient):
     def _received(self, arrays: Arrays) -> ZeroShot:
         """Return the received network."""
         self.expect_own_strategy("hypernetwork.chunks" in arrays)
-        network = _network(self.settings.model, dataset_of(self.settings), self.hyper, self.settings.seed)
+        network = _network(self.settings, dataset_of(self.settings), self.hyper, self.settings.seed)
         network.to(self.data.train.y.device)
         set_arrays(network, arrays)
         return network
@@ -75,7 +76,7 @@ class HyperFedZeroClient(BaseClient):
         return self.descend(model=network, epochs=epochs, objective=objective)
 
 
-def make_network(model: str, spec: DatasetSpec, hyper: HyperFedZeroHyper, seed: int) -> ZeroShot:
+def make_network(settings: NetworkSettings, spec: DatasetSpec, hyper: HyperFedZeroHyper, seed: int) -> ZeroShot:
     """Return the network with which a run begins; arguments are values of keys, and the dataset.
 
     Raises:
@@ -84,10 +85,10 @@ def make_network(model: str, spec: DatasetSpec, hyper: HyperFedZeroHyper, seed: 
     sizes = Sizes(
         hyper.embedding_size, hyper.hidden_layers, hyper.hidden_width, hyper.chunk_size, hyper.chunk_embedding_size
     )
-    return build_zero_shot(model, spec.shape, spec.learned.outputs[0], sizes, hyper.scale, seed, codes=spec.coded)
+    return build_zero_shot(settings, spec.shape, spec.learned.outputs[0], sizes, hyper.scale, seed, codes=spec.codes)
 
 
 @remembered(2)
-def _network(model: str, spec: DatasetSpec, hyper: HyperFedZeroHyper, seed: int) -> ZeroShot:
+def _network(settings: NetworkSettings, spec: DatasetSpec, hyper: HyperFedZeroHyper, seed: int) -> ZeroShot:
     """Return the network that all clients of the process share; every client overwrites its contents."""
-    return make_network(model, spec, hyper, seed)
+    return make_network(settings, spec, hyper, seed)

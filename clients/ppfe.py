@@ -183,7 +183,7 @@ class PPFEClient(BaseClient):
     def _plan(self) -> Plan:
         spec = dataset_of(self.settings)
         s = self.settings
-        return plan(self.hyper, s.model, spec.shape, spec.classes, s.seed, codes=spec.coded)
+        return plan(self.hyper, s, spec.shape, spec.classes, s.seed, codes=spec.codes)
 
     def _network(self, arrays: Arrays) -> nn.Sequential:
         """Return a new network with these arrays, whose dense layers have the same (reduced) form as the arrays."""

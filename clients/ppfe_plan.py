@@ -15,9 +15,10 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import remembered
 from florilegium.common.settings import parse_counts
 from florilegium.models.blocks import block_names, block_of, last_blocks
-from florilegium.models.networks import build
+from florilegium.models.built import build_network
 from florilegium.models.parameters import Arrays, whole
 from florilegium.models.reduction import dense_layers, factorise, mask, narrow
+from florilegium.models.settings import NetworkSettings
 
 
 class Plan:
@@ -127,6 +128,8 @@ class Plan:
 
 
 @remembered(4)
-def plan(hyper: PPFEHyper, model: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: bool = False) -> Plan:
-    """Return the plan of a run, from its configuration; ``codes``: whether inputs are codes instead of numbers."""
-    return Plan(hyper, build(model, shape, classes, seed, codes=codes), seed)
+def plan(
+    hyper: PPFEHyper, network: NetworkSettings, shape: tuple[int, ...], classes: int, seed: int, *, codes: int = 0
+) -> Plan:
+    """Return the plan of a run, from its configuration; ``codes``: number of different codes in inputs."""
+    return Plan(hyper, build_network(network, shape, classes, seed, codes=codes), seed)

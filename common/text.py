@@ -21,3 +21,8 @@ def encode(text: str, length: int) -> NDArray[np.uint8]:
     if len(points):
         codes[-len(points) :] = _CODES[np.minimum(points, _BEYOND)]
     return codes
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return the parts of ``text`` that commas separate, without blanks; a part that is empty is left out."""
+    return tuple(filter(None, (part.strip() for part in text.split(","))))

@@ -38,7 +38,7 @@ class Plain(nn.Module):
 
 
 def adapt(
-    module: nn.Module, shape: tuple[int, ...], classes: int, *, codes: bool = False, positions: tuple[int, ...] = ()
+    module: nn.Module, shape: tuple[int, ...], classes: int, *, codes: int = 0, positions: tuple[int, ...] = ()
 ) -> nn.Sequential:
     """Return ``module`` as a sequence of named blocks, after a dry run; its parameters keep their values.
 
@@ -48,7 +48,7 @@ def adapt(
         module: the module in its initial state; lazy layers draw from PyTorch's global generator.
         shape: shape of one input.
         classes: number of outputs.
-        codes: whether inputs are int64 character codes instead of numbers.
+        codes: number of different int64 codes in the inputs; 0: they are numbers.
         positions: the positions of which each has as many outputs.
 
     Returns:

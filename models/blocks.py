@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from torch import nn
 
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.text import listed
 from florilegium.models.parameters import Arrays, whole
 
 WHOLE = "model"
@@ -52,6 +53,21 @@ def last_blocks(arrays: Iterable[str], count: int, key: str) -> frozenset[str]:
             f"and at least one must be left; {GUIDE} says how a network gets blocks"
         )
     return frozenset(blocks[len(blocks) - count :])
+
+
+def named_blocks(arrays: Iterable[str], names: str, key: str) -> frozenset[str]:
+    """Return the blocks that ``names`` lists, separated by commas.
+
+    Raises:
+        ConfigurationError: naming configuration key ``key``, if there is no such block, or no other one.
+    """
+    blocks, chosen = block_names(arrays), listed(names)
+    for name in chosen:
+        if name not in blocks:
+            raise ConfigurationError(f"{key}: the network has no block '{name}'; its blocks are {', '.join(blocks)}")
+    if not {*blocks} - {*chosen}:
+        raise ConfigurationError(f"{key}: at least one block must be left ({', '.join(blocks)})")
+    return frozenset(chosen)
 
 
 def classifier_shape(arrays: Arrays, key: str, *, biased: bool = False) -> tuple[int, int]:

@@ -13,21 +13,20 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from florilegium.common.seeds import torch_draws, torch_generator
-from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.models.parameters import trained
 
 _BATCH = 3
 """Number of inputs in a dry run; more than one, for batch norm."""
 
 
-def random_inputs(shape: tuple[int, ...], *, codes: bool) -> Tensor:
-    """Return a batch of random inputs (n, *shape): standard normal numbers, or int64 character codes.
+def random_inputs(shape: tuple[int, ...], *, codes: int) -> Tensor:
+    """Return a batch of random inputs (n, *shape): standard normal numbers, or int64 codes in 0..``codes`` − 1.
 
     Images are in channels-last layout, as those of a run.
     """
     generator = torch_generator(0, "dry run")
     if codes:
-        return torch.randint(VOCABULARY_SIZE, (_BATCH, *shape), generator=generator)
+        return torch.randint(codes, (_BATCH, *shape), generator=generator)
     if len(shape) != 3:
         return torch.randn(_BATCH, *shape, generator=generator)
     # Not ``contiguous(memory_format=…)``, which leaves images of one channel as they are.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.model_folders import check_weights, find_folder, named_folder
 from florilegium.common.plugins import Registry
 from florilegium.common.seeds import torch_draws
 from florilegium.common.text import VOCABULARY_SIZE
@@ -67,9 +68,12 @@ def takes(name: str, kind: str, tokens: int = 0) -> bool:
 
     Args:
         name: a key of ``NETWORKS``.
-        kind: the kind of a dataset: "characters", "words" and "tokens" are text, and only some networks read it.
+        kind: the kind of a dataset: "characters", "words", "tokens" and "pieces" are text, which only some networks
+            read.
         tokens: number of different tokens.
     """
+    if named_folder(name) or kind == "pieces":
+        return kind == "pieces" and name not in NETWORKS.own
     if name not in NETWORKS.own:
         return True
     if kind == "tokens":
@@ -94,6 +98,9 @@ def network_problem(name: str) -> str:
     if name in NETWORKS.own:
         return ""
     try:
+        if pretrained := named_folder(name):
+            check_weights(find_folder(pretrained, "model"), "model")
+            return ""
         find_network(name)
     except ConfigurationError as error:
         return str(error)
@@ -101,7 +108,7 @@ def network_problem(name: str) -> str:
 
 
 def build(
-    name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: bool = False, positions: tuple[int, ...] = ()
+    name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: int = 0, positions: tuple[int, ...] = ()
 ) -> nn.Sequential:
     """Build network ``name`` with PyTorch's default initialisation, drawn from ``seed``.
 
@@ -110,7 +117,7 @@ def build(
         shape: the shape of one input: (channels, height, width), (features,), (length,) or (words, numbers).
         classes: number of outputs C.
         seed: seed of the run; equal seeds give equal initial parameters θ₀ on every machine.
-        codes: whether inputs are int64 character codes instead of numbers.
+        codes: number of different int64 codes in the inputs; 0: they are numbers.
         positions: the positions of which each has C outputs, as in images of outputs (n, C, *positions); (): (n, C).
 
     Returns:

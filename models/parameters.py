@@ -95,16 +95,11 @@ def arrays_of(tensors: Mapping[str, Tensor]) -> Arrays:
     return dict(zip(tensors, _taken(plain, at_once=any(tensor.is_cuda for tensor in plain)), strict=True))
 
 
-def frozen_of(model: nn.Module) -> Frozen:
-    """Return copies of the tensors of :func:`frozen`, which have a hash."""
-    return Frozen(arrays_of(frozen(model)), frozenset(exchanged(model)))
-
-
-def parts_of(model: nn.Module) -> tuple[Arrays, Frozen]:
-    """Return copies of all tensors of :func:`whole`, and those of them that are frozen."""
-    arrays, fixed = arrays_of(whole(model)), frozen(model)
-    own = {name: arrays[name] for name in fixed}
-    return arrays, Frozen(own, frozenset(arrays.keys() - fixed.keys()))
+def parts_of(model: nn.Module, fixed: Arrays | None = None) -> tuple[Arrays, Frozen]:
+    """Return all tensors of :func:`whole`, and those of them that are frozen: copies, and ``fixed`` if it is given."""
+    own, fixed = arrays_of(exchanged(model)), arrays_of(frozen(model)) if fixed is None else fixed
+    both = own | fixed
+    return {name: both[name] for name in whole(model)}, Frozen(fixed, frozenset(own))
 
 
 def _taken(tensors: Sequence[Tensor], *, at_once: bool) -> list[NDArray[Any]]:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import folder
 from florilegium.models.blocks import WHOLE, block_names
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, arrays_of, set_arrays, whole
 
 log = logging.getLogger("flwr")
 
@@ -23,12 +25,13 @@ _TORCHVISION = (
 """Patterns in the parameter names of torchvision's ResNets, and what replaces them in ours."""
 
 
-def read_pretrained(path: Path, network: Arrays) -> Arrays:
+def read_pretrained(path: Path, network: Arrays, key: str = "init") -> Arrays:
     """Read the arrays of ``network`` from a file, in single precision; a classifier of another shape is skipped.
 
     Args:
         path: the file; a PyTorch checkpoint must be a state dict, and is read without running any code in it.
         network: arrays of the newly built network.
+        key: the configuration key that names the file, for messages.
 
     Raises:
         ConfigurationError: if the file is not readable, or layers do not fit the network; the message names them.
@@ -40,7 +43,7 @@ def read_pretrained(path: Path, network: Arrays) -> Arrays:
         }
     except Exception as error:  # a damaged file can make PyTorch raise any exception
         raise ConfigurationError(
-            f"init: {path} is not a readable file of parameters, a plain state dict by name: {error}"
+            f"{key}: {path} is not a readable file of parameters, a plain state dict by name: {error}"
         ) from error
     if "stem.0.weight" in network:
         arrays = {name if name in network else _renamed(name): array for name, array in arrays.items()}
@@ -56,10 +59,28 @@ def read_pretrained(path: Path, network: Arrays) -> Arrays:
         (anew if name in arrays and _is_in(name, head) else wrong).append(f"{name} {shape}")
     if wrong:
         more = ", …" if len(wrong) > 5 else ""
-        raise ConfigurationError(f"init: {path} does not fit the network: {', '.join(wrong[:5])}{more}")
+        raise ConfigurationError(f"{key}: {path} does not fit the network: {', '.join(wrong[:5])}{more}")
     if anew:
-        log.warning("init: the classifier starts anew: in %s %s", path, ", ".join(anew))
+        log.warning("%s: the classifier starts anew: in %s %s", key, path, ", ".join(anew))
+    if unused := [name for name in arrays if name not in network]:
+        more = ", …" if len(unused) > 5 else ""
+        log.info("%s: %d tensors in %s are not used: %s%s", key, len(unused), path, ", ".join(unused[:5]), more)
     return {name: arrays[name] for name in network if not anew or not _is_in(name, head)}
+
+
+def load_weights(network: nn.Sequential, file: str) -> None:
+    """Load a newly built network's parameters from the file that key ``weights`` names; the log says what is unused.
+
+    Names are those of the network, or of the module that it was built from; a classifier of another shape starts anew.
+
+    Raises:
+        ConfigurationError: if the file is not readable, or lacks layers of the network.
+    """
+    path = folder(file)
+    if not path.is_file():
+        raise ConfigurationError(f"weights: there is no file {path}")
+    own = arrays_of(whole(network))
+    set_arrays(network, read_pretrained(path, own, "weights"))
 
 
 def _classifier(network: Arrays) -> str:

@@ -17,8 +17,9 @@ from torch.nn.functional import softplus
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import torch_draws
-from florilegium.models.networks import build
+from florilegium.models.built import build_network
 from florilegium.models.parameters import Arrays
+from florilegium.models.settings import NetworkSettings
 from florilegium.models.stacked import StackedNetwork, stacked
 
 AT_ONCE = 1 << 24
@@ -156,19 +157,29 @@ def entropy(log_e: Tensor) -> Tensor:
 
 
 def build_zero_shot(
-    model: str, shape: tuple[int, ...], classes: int, sizes: Sizes, κ: float, seed: int, *, codes: bool = False
+    settings: NetworkSettings,
+    shape: tuple[int, ...],
+    classes: int,
+    sizes: Sizes,
+    κ: float,
+    seed: int,
+    *,
+    codes: int = 0,
 ) -> ZeroShot:
     """Return HyperFedZero's network, initialised from ``seed``; the extractor has the architecture of the classifier.
 
-    ``model``, ``shape``, ``classes``, ``seed`` and ``codes`` are those of :func:`florilegium.models.networks.build`.
+    ``settings``, ``shape``, ``classes``, ``seed`` and ``codes`` are those of
+    :func:`florilegium.models.built.build_network`.
 
     Raises:
         ConfigurationError: as there, and if the network cannot be the classifier.
     """
-    extractor = build(model, shape, 2 * sizes.embedding, seed, codes=codes)
-    network = build(model, shape, classes, seed, codes=codes)
+    extractor = build_network(settings, shape, 2 * sizes.embedding, seed, codes=codes)
+    network = build_network(settings, shape, classes, seed, codes=codes)
     with torch_draws(seed, "zero-shot"):
         try:
             return ZeroShot(extractor, network, sizes, κ)
         except ValueError as error:
-            raise ConfigurationError(f"model: '{model}' {error}; method 'hyperfedzero' cannot use it") from error
+            raise ConfigurationError(
+                f"model: '{settings.model}' {error}; method 'hyperfedzero' cannot use it"
+            ) from error

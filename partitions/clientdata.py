@@ -239,7 +239,7 @@ def to_inputs(
             scale, shift = _scaling(tuple(spec.mean), tuple(spec.std), device)
             # Rows are stored as (n, height, width, channels), so permuting gives the channels-last layout.
             return (tensor * scale - shift).permute(0, 3, 1, 2)
-        case "characters" | "tokens":
+        case "characters" | "tokens" | "pieces":
             return tensor.long()
         case "words":
             assert words is not None, "word numbers become vectors with their vocabulary"

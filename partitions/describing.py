@@ -10,6 +10,7 @@ from pathlib import Path
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import make_once
 from florilegium.common.memo import remembered
+from florilegium.common.model_folders import find_folder, tokenizer_hash
 from florilegium.common.settings import folder
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.sources import folders, hub
@@ -56,7 +57,7 @@ def _as_asked(spec: DatasetSpec, source: Source) -> DatasetSpec:
         if spec.arrays or spec.made:
             raise ConfigurationError(f"weight-column: '{spec.name}' holds arrays, without a column '{weight}'")
         spec = replace(spec, weight=weight)
-    return spec.scaled_by(source.keys.standardise)
+    return spec.scaled_by(source.keys.standardise).read_by(source.keys.tokenizer, source.keys.text_length)
 
 
 @remembered(16)
@@ -64,6 +65,8 @@ def _imported(source: Source) -> Path:
     """Return the folder of data without a schema, with their schema and their arrays; made unless it has been."""
     unread = hub.found(source) if source.name.startswith(hub.PREFIX) else folders.found(source.path)
     facts = [_FORMAT, source.name, source.keys.facts, unread.identity(source.cache)]
+    if source.keys.tokenizer:
+        facts.append(tokenizer_hash(find_folder(source.keys.tokenizer, "tokenizer")))
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def make() -> Imported:

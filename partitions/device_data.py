@@ -153,7 +153,9 @@ class _Reader:
         table = table.rename_columns([ours.get(column, column) for column in table.column_names])
         refuse_twins(table.column_names, name if not ours else f"{name}, with the columns that the schema renames,")
         if self.predicting:
-            return self._examples(decode_inputs(self.spec, table, name, self.words, self.notes), None, name)
+            return self._examples(
+                decode_inputs(self.spec, table, name, self.words, self.notes, lenient=True), None, name
+            )
         if self._unlabeled(part):
             table = without_gaps(self.spec, table, name, self.notes)
             return self._examples(decode_inputs(self.spec, table, name, self.words), None, name)

@@ -17,6 +17,7 @@ from florilegium.common.memo import remembered
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
 from florilegium.partitions import duplicates
+from florilegium.common.text import listed
 from florilegium.partitions.asking import split_of
 from florilegium.partitions.canaries import plant
 from florilegium.partitions.dealing import divided
@@ -28,7 +29,7 @@ from florilegium.partitions.shares import Federation, Shares
 from florilegium.partitions.sources.tables import DROP
 from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable, fixed
-from florilegium.tasks.choices import Choices, listed
+from florilegium.tasks.choices import Choices
 
 _FORMAT = 8
 """Version of the format of cached index tables; increase it so that old ones are not used."""

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, SerializeAsAny
 
 from florilegium.common.errors import DataError
 from florilegium.common.settings import DataSettings, NoHyper, Section, check_folder, folder, key, parse_numbers
+from florilegium.common.text import listed
 from florilegium.partitions.sources.date_parts import PARTS
-from florilegium.tasks.choices import listed
 from florilegium.tasks.measured import LOSSES, METRICS
 from florilegium.tasks.registry import TASKS
 
@@ -143,6 +143,12 @@ class SourceSettings(DataSettings):
     )
     focal_gamma: float = key(2.0, "γ of the focal loss", ge=0, le=100)
     label_smoothing: float = key(0.1, "ε of the loss `label-smoothing`", ge=0, le=1)
+    tokenizer: str = key(
+        "auto",
+        "what reads the texts of a pretrained model ([more](pretrained.md#texts)): `auto`, the tokenizer of `model = "
+        '"transformers:…"`; or that of another folder; "": none, texts are characters or words',
+        values='`auto`, folder, name in `$FLORILEGIUM_MODELS`, hub id, ""',
+    )
     input_column: str = key(
         "", "input columns of a [dataset without a schema](data.md); several are joined by `+`",
         values='column, `a+b`, ""',
@@ -183,7 +189,10 @@ class SourceSettings(DataSettings):
         values='column, `a+b`, ""',
     )
     text_length: int = key(
-        0, "characters of each text of a dataset without a schema; 0: the longest training text, at most 200", ge=0
+        0,
+        "characters of each text of a dataset without a schema; 0: the longest training text, at most 200. Tokens of "
+        "each text that a `tokenizer` reads; 0: as many as its model reads",
+        ge=0,
     )
     image_size: int = key(
         0, "height and width to which images of a dataset without a schema are resized; 0: all must have one size",

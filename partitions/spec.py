@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.model_folders import find_folder, text_facts, tokenizer_hash
 from florilegium.common.text import OTHER, VOCABULARY_SIZE
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.sources.words import Vocabulary
@@ -30,7 +31,7 @@ class DatasetSpec:
         name: name in messages and in the names of files.
         hub: id on the Hugging Face hub; "" if it is not there.
         kind: how columns are decoded to arrays. "numbers" are floats and "tokens" integers that a network receives as
-            they are. What is learned does not follow from it.
+            they are; "pieces" are texts as tokens of a pretrained model. What is learned does not follow from it.
         x: the input column of images and texts (for tables see ``table``).
         y: the label column, or the first column of targets; "" if there is none, and all examples get class 0.
         classes: number of classes C; 0 if targets are numbers.
@@ -58,11 +59,12 @@ class DatasetSpec:
         raw: "module:function" that returns the rows, not read yet, given the description and the source, where neither
             the hub nor a file in the hub's schema has them.
         revision: the commit of the hub's repository that its rows are of, a tag or a branch; "": the branch "main".
+        tokenizer: folder of the tokenizer of "pieces".
     """
 
     name: str
     hub: str
-    kind: Literal["image", "characters", "words", "table", "numbers", "tokens"]
+    kind: Literal["image", "characters", "words", "table", "numbers", "tokens", "pieces"]
     x: str
     y: str
     classes: int
@@ -89,6 +91,7 @@ class DatasetSpec:
     brightest: int = field(default=255, repr=False)
     raw: str = field(default="", repr=False)
     revision: str = field(default="", repr=False)
+    tokenizer: str = field(default="", repr=False)
 
     @property
     def learned(self) -> Task:
@@ -106,9 +109,8 @@ class DatasetSpec:
     def targets(self) -> Targets:
         """What a task is told of the targets."""
         columns = (self.y, *self.further) if self.y else ()
-        codes = (self.tokens or VOCABULARY_SIZE) if self.coded else 0
         padding = OTHER if self.kind == "characters" else -1
-        return Targets(columns, self.classes, tuple(self.labels), self.positions, self.shape, codes, padding)
+        return Targets(columns, self.classes, tuple(self.labels), self.positions, self.shape, self.codes, padding)
 
     def scaled_by(self, chosen: str) -> DatasetSpec:
         """Return the description with numbers of a table scaled as key ``standardise`` says.
@@ -126,10 +128,37 @@ class DatasetSpec:
         plain = dict.fromkeys(self.table.numbers, (0.0, 1.0))
         return replace(self, table=replace(self.table, **{"own": True} if chosen == "client" else {"numbers": plain}))
 
+    def read_by(self, tokenizer: str, length: int) -> DatasetSpec:
+        """Return the description of a text dataset whose texts a pretrained model's tokenizer reads.
+
+        Args:
+            tokenizer: value of key ``tokenizer``; "": the description stays as it is.
+            length: the most tokens of a text; 0: as many as the model reads.
+
+        Raises:
+            ConfigurationError: if its inputs are no texts, or there is no such tokenizer.
+        """
+        if not tokenizer:
+            return self
+        if self.kind not in ("characters", "words"):
+            raise ConfigurationError(f"tokenizer: '{self.name}' has inputs of kind '{self.kind}', not texts")
+        folder = find_folder(tokenizer, "tokenizer")
+        facts = text_facts(folder, "tokenizer")
+        if length > facts.limit:
+            raise ConfigurationError(f"text-length: {folder} reads {facts.limit} tokens at most (found: {length})")
+        shape = (length or facts.limit,)
+        return replace(self, kind="pieces", shape=shape, tokens=facts.vocabulary, tokenizer=str(folder))
+
     @property
     def hidden(self) -> list[str]:
         """What its ``repr`` leaves out of what its rows depend on, for the names of caches."""
-        return [*self.further, *([self.weight] if self.weight else []), *(self.table.further if self.table else [])]
+        read = [tokenizer_hash(Path(self.tokenizer))] if self.tokenizer else []
+        return [
+            *read,
+            *self.further,
+            *([self.weight] if self.weight else []),
+            *(self.table.further if self.table else []),
+        ]
 
     @property
     def arrays(self) -> Path | None:
@@ -137,9 +166,9 @@ class DatasetSpec:
         return Path(self.folder) if self.folder and Path(self.folder, "train-x.npy").exists() else None
 
     @property
-    def coded(self) -> bool:
-        """Whether a network's inputs are integer codes of characters or tokens, not numbers."""
-        return self.kind in ("characters", "tokens")
+    def codes(self) -> int:
+        """The number of different codes, of characters or tokens, in a network's inputs; 0: they are numbers."""
+        return (self.tokens or VOCABULARY_SIZE) if self.kind in ("characters", "tokens", "pieces") else 0
 
 
 @dataclass(frozen=True)
@@ -148,7 +177,8 @@ class Split:
 
     Attributes:
         x: inputs: uint8 images (n, height, width, channels), uint8 character codes (n, length), int32 word indices
-            (n, words), int64 tokens (n, length), or float32 features (n, features) or numbers (n, …).
+            (n, words) or tokens of texts (n, length), int64 tokens (n, length), or float32 features (n, features) or
+            numbers (n, …).
         y: targets (n, *shape) of the task. In files, and before a task reads them (:meth:`Dataset.read_by`): int64
             classes (n,), each in 0..C-1; or float32 numbers, (n,) of one column and (n, k) of k columns.
         clients: natural client names by column, each (n,).

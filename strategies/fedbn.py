@@ -22,7 +22,7 @@ class FedBN(FedAvg):
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays without those of batch-norm layers."""
         s, spec = self.settings, dataset_of(self.settings)
-        norms = norms_of(network_for(spec, s.model, s.seed))
+        norms = norms_of(network_for(spec, s, s.seed))
         if not norms:
             raise ConfigurationError(f"model: '{s.model}' has no batch norm to keep; use cnn-bn or resnet18 with fedbn")
         if s.init:

@@ -72,7 +72,7 @@ class FedL2P(FedAvg):
             )
         self.beside = {BESIDE + name: array for name, array in arrays.items()}
         nets = make_meta_nets(
-            spec.shape, self.task.outputs[0], s.model, self.hyper.initial_rate, s.seed, self.hyper.hidden_biases
+            spec.shape, self.task.outputs[0], s, self.hyper.initial_rate, s.seed, self.hyper.hidden_biases
         )
         if self.hyper.learn == "bn" and nets.bn is None:
             raise ConfigurationError(

@@ -81,9 +81,9 @@ class FLUX(Assigned):
     def _dimensions(self) -> int:
         """l, the number of dimensions of a descriptor."""
         spec = dataset_of(self.settings)
-        network = network_for(spec, self.settings.model, self.settings.seed)
+        network = network_for(spec, self.settings, self.settings.seed)
         with torch.no_grad():
-            features = body_and_classifier(network)[0].eval()(random_inputs(spec.shape, codes=spec.coded)).flatten(1)
+            features = body_and_classifier(network)[0].eval()(random_inputs(spec.shape, codes=spec.codes)).flatten(1)
         return dimensions(self.hyper, spec.classes, features.shape[1])
 
     def locate(

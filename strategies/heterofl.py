@@ -54,7 +54,7 @@ class HeteroFL(FedAvg):
         super().__init__(setup)
         s, spec = self.settings, dataset_of(self.settings)
         refuse_optimizers(s, "averages each entry over the clients that hold it")
-        network = network_for(spec, s.model, s.seed)
+        network = network_for(spec, s, s.seed)
         check_nothing_frozen(network, s.model, s.method)
         self._shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
         self.statistics: dict[float, Arrays] = {}
@@ -64,7 +64,7 @@ class HeteroFL(FedAvg):
         try:
             self._axes = axes_of(network)
             widest = max(axis.channels for axes in self._axes.values() for axis in axes if axis is not None)
-            check(network, random_inputs(spec.shape, codes=spec.coded), self.entries(smallest, widest))
+            check(network, random_inputs(spec.shape, codes=spec.codes), self.entries(smallest, widest))
         except ValueError as error:
             raise ConfigurationError(
                 f"model: '{s.model}' {error}, so that method '{s.method}' cannot divide it; docs/models.md says which "
@@ -107,7 +107,7 @@ class HeteroFL(FedAvg):
         """Return the size of the sub-network that a simulated client trains; it is the same in all rounds."""
         capacity = self.capacity(client)
         if capacity not in self._bytes:
-            whole = get_arrays(network_for(dataset_of(self.settings), self.settings.model, self.settings.seed))
+            whole = get_arrays(network_for(dataset_of(self.settings), self.settings, self.settings.seed))
             self._bytes[capacity] = num_bytes(taken(whole, self.entries(capacity, 1)))
         return self._bytes[capacity]
 

@@ -27,8 +27,8 @@ class HyperFedZero(FedAvg):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         s, spec = self.settings, dataset_of(self.settings)
-        check_nothing_frozen(network_for(spec, s.model, s.seed), s.model, s.method)
-        self._initial = get_arrays(make_network(s.model, spec, self.hyper, s.seed))
+        check_nothing_frozen(network_for(spec, s, s.seed), s.model, s.method)
+        self._initial = get_arrays(make_network(s, spec, self.hyper, s.seed))
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the initial parameters of extractor and hypernetwork."""

@@ -60,7 +60,7 @@ class IFCA(Clustered):
         s, spec = self.settings, dataset_of(self.settings)
         models = [arrays]
         for number in range(1, self.hyper.clusters):
-            models.append(get_arrays(network_for(spec, s.model, entropy(s.seed, "cluster", number) % 2**31)))
+            models.append(get_arrays(network_for(spec, s, entropy(s.seed, "cluster", number) % 2**31)))
         own = self._own_blocks(arrays)
         shared = {name: array for name, array in arrays.items() if name not in own}
         for number, model in enumerate(models):

@@ -36,7 +36,7 @@ class PPFE(FedAvg):
         super().__init__(setup)
         s = self.settings
         spec = dataset_of(s)
-        self._plan = plan(self.hyper, s.model, spec.shape, spec.classes, s.seed, codes=spec.coded)
+        self._plan = plan(self.hyper, s, spec.shape, spec.classes, s.seed, codes=spec.codes)
         if s.patience or s.keep == "best":
             raise ConfigurationError("patience, keep: the stages of ppfe have lengths of their own; leave both out")
         if self.hyper.coefficients == "held-out":

@@ -54,8 +54,3 @@ OF_LOSS = ("loss", "class_weights")
 """The choices that change what training minimises."""
 DEFAULTS = Choices()
 """What a task is without any choice."""
-
-
-def listed(text: str) -> tuple[str, ...]:
-    """Return the parts of ``text`` that commas separate, without blanks; a part that is empty is left out."""
-    return tuple(filter(None, (part.strip() for part in text.split(","))))

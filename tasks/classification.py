@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.tasks.choices import listed
+from florilegium.common.text import listed
 from florilegium.tasks.losses import LOGIT, LOGITS
 from florilegium.tasks.measured import Measured
 from florilegium.tasks.metric import ONE, Seen, Shape

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
-from florilegium.tasks.choices import listed
+from florilegium.common.text import listed
 from florilegium.tasks.losses import LOGIT, LOGITS, NUMBER, RISK, Loss
 from florilegium.tasks.metric import Metric, Seen, Shape, function_metric
 from florilegium.tasks.task import LOSS, Figure, Targets, Task

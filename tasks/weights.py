@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.tasks.choices import listed
+from florilegium.common.text import listed
 
 if TYPE_CHECKING:
     from florilegium.tasks.task import Task

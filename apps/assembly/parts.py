@@ -39,6 +39,7 @@ from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.dry_run import random_inputs
 from florilegium.models.frozen import Frozen
+from florilegium.models.mapped import map_frozen
 from florilegium.models.parameters import Arrays, parts_of
 from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.federation import federate
@@ -110,7 +111,7 @@ class Assembly:
     def host(self, source: Source, state_dir: str = "") -> Host:
         """Return the host that runs the clients of ``source`` in this process; ``state_dir``: see :class:`Host`."""
         client, network = self.method.client_class(), self.network.to(self.device)
-        return Host(client, self.settings, self.hyper, network, source, state_dir, self.augmentation)
+        return Host(client, self.settings, self.hyper, network, source, state_dir, self.augmentation, self.frozen)
 
     def said(self, deployed: bool) -> Remarks:
         """Return what the user should know of the network, and of simulated clients' data."""
@@ -181,7 +182,7 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
     method, spec = METHODS[settings.method], dataset_of(settings)
     check_task(settings, hyper, spec.learned)
     device = tune_process(settings.device, one_thread=one_thread)
-    network = network_for(spec, settings.model, settings.seed)
+    network = network_for(spec, settings, settings.seed)
     if isinstance(network, OneBlock) and method.client_class().needs_blocks:
         raise ConfigurationError(
             f"model: '{settings.model}' is a single block: {network.why}. Method '{settings.method}' cuts a network "
@@ -199,9 +200,10 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
             f"'{settings.method}' draws batches itself ({reason}); set '{EACH_ROUND}'"
         )
     if settings.privacy.unit == "example":
-        inputs = random_inputs(spec.shape, codes=spec.coded)
+        inputs = random_inputs(spec.shape, codes=spec.codes)
         check_example_privacy(settings, why_not(method, "protects examples", hyper), network, inputs)
-    return Assembly(config, settings, hyper, method, network, *parts_of(network), augmentation, device, one_process)
+    parts = parts_of(network, map_frozen(network, settings.cache))
+    return Assembly(config, settings, hyper, method, network, *parts, augmentation, device, one_process)
 
 
 def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: Watcher | None = None) -> RunFolder:

@@ -54,11 +54,17 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
+def _leave() -> None:
+    """Leave garbage at the end where it is: looking for it takes a second."""
+    if "triton" not in sys.modules:  # its bindings write about each object that is not freed
+        gc.freeze()
+
+
 def main() -> None:
     """Run the command line. Wrong input exits with status 2, a failed run with 1; both print one message."""
     # While modules are imported there is no garbage: looking for some is a quarter of PyTorch's import time.
     gc.disable()
-    atexit.register(gc.freeze)  # nor is there any at the end, where looking for it takes a second
+    atexit.register(_leave)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _end)

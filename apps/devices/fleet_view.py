@@ -45,7 +45,7 @@ def fleet_view(settings: Settings) -> FleetView:
     """
     members, fleet = population(settings), Fleet(settings.fleet, settings.seed)
     examples = [trained(settings, member.without_validation(settings.validation_fraction)) for member in members]
-    size = num_bytes(get_arrays(network_for(dataset_of(settings), settings.model, settings.seed)))
+    size = num_bytes(get_arrays(network_for(dataset_of(settings), settings, settings.seed)))
     devices = fleet.devices([member.id for member in members])
     quantities = {
         "examples per second": devices.speed,

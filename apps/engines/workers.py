@@ -164,6 +164,7 @@ def worker_grid(assembly: Assembly, count: int, *, fork: bool) -> Iterator[Worke
         yield WorkerGrid(workers, assembly.code)
     finally:
         _end(workers)
+        gc.unfreeze()  # what was frozen before the fork
 
 
 def _forked(assembly: Assembly, count: int, workers: list[Worker]) -> None:

@@ -7,11 +7,12 @@ line imports neither side, and a client process imports no strategy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from florilegium.common.references import name_of, resolve
-from florilegium.common.settings import Section
+from florilegium.common.settings import Section, Value
 
 if TYPE_CHECKING:
     from florilegium.clients.core.base import BaseClient
@@ -30,6 +31,7 @@ class Method:
         table: the configuration table of its keys, if several methods share one; "": the method's name or, in another
             package, the client class's name without "Client", in lower case with hyphens.
         new_clients: what a client is tested with that has never trained, before ``finetune-epochs`` tune it.
+        implies: common keys that the method sets itself, by name; another value of them is an error.
     """
 
     title: str
@@ -40,6 +42,7 @@ class Method:
     task: Literal["targets", "clustering", "histograms"] = "targets"
     table: str = ""
     new_clients: str = "the global model"
+    implies: Mapping[str, Value] = field(default_factory=dict)
 
     def strategy_class(self) -> type[CohortStrategy]:
         """Import and return the strategy class."""

@@ -15,12 +15,12 @@ from florilegium.clients.core.batch_orders import BATCH_ORDERS
 from florilegium.common.plugins import Registry
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value, folder
+from florilegium.common.text import listed
 from florilegium.models.networks import NETWORKS
 from florilegium.models.zoo import of_zoo
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.sources.schema import FILE, read_schema
-from florilegium.tasks.choices import listed
 from florilegium.tasks.measured import LOSSES, METRICS
 from florilegium.tasks.registry import TASKS
 

@@ -91,9 +91,9 @@ def reopened(run: Path, data_path: Path | None = None, *, labeled: bool = True) 
         grid = OneProcess(host, assembly.code)
         strategy.federation.roster.trains_with(strategy.federation.start.frozen, strategy.federation.start.built)
         strategy.federation.roster.wait(grid, 0.0, until=lambda: bool(strategy.clients))
-        strategy.server_part(get_arrays(network_for(dataset_of(s), s.model, s.seed)))  # as before a resume
+        strategy.server_part(get_arrays(network_for(dataset_of(s), s, s.seed)))  # as before a resume
         checkpoint = strategy.federation.start.own(checkpoint, run.name)
-        place.hold(strategy.federation.start.frozen)  # which runs of earlier versions have in their checkpoints alone
+        place.hold(strategy.federation.start.kept)  # which runs of earlier versions have in their checkpoints alone
         resume(strategy, checkpoint)
         yield Reopened(s, strategy, Round(strategy.federation, grid, checkpoint.round), host, checkpoint)
 
@@ -170,7 +170,7 @@ def global_model(again: Reopened) -> nn.Module:
         ConfigurationError: if the server's arrays are not a whole network.
     """
     s, arrays = again.settings, again.checkpoint.arrays
-    network = network_for(dataset_of(s), s.model, s.seed)
+    network = network_for(dataset_of(s), s, s.seed)
     if arrays.keys() != exchanged(network).keys():
         raise ConfigurationError(
             f"method '{s.method}' has no global model, the server holds a part of it or something else; name a client"

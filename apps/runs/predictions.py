@@ -111,7 +111,7 @@ def add_onnx(folder: Path) -> None:
     model, card = load_model(folder)
     spec = spec_of(folder, card)
     task = learned_by(model, spec)
-    write_onnx(model, tuple(card.shape) or spec.shape, folder / "model.onnx", task, codes=spec.coded)
+    write_onnx(model, tuple(card.shape) or spec.shape, folder / "model.onnx", task, codes=spec.codes)
 
 
 class _Activated(nn.Module):
@@ -125,8 +125,8 @@ class _Activated(nn.Module):
         return self.task.activate(self.model(x))
 
 
-def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, task: Task, *, codes: bool = False) -> None:
-    """Write a network as ONNX, with inputs (n, *shape) for any n: numbers, or int64 character codes (``codes``).
+def write_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, task: Task, *, codes: int = 0) -> None:
+    """Write a network as ONNX, with inputs (n, *shape) for any n: numbers, or int64 codes (``codes``, how many).
 
     The file is compared with the network on random inputs, since some layers are exported as something else.
 

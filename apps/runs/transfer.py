@@ -167,7 +167,7 @@ def check_target(settings: Settings, hyper: Section) -> None:
             f"{source.shape[0]} ('{source.name}'). Train it on pictures with as many channels: grey ones can be "
             "repeated in three, as 'mnist_rgb' does with 'mnist'."
         )
-    network = network_for(source, settings.model, settings.seed, outputs=target.learned.outputs[0])
+    network = network_for(source, settings, settings.seed, outputs=target.learned.outputs[0])
     classifier_shape(arrays_of(whole(network)), "transfer-target")
 
 
@@ -188,7 +188,7 @@ def _target(settings: Settings) -> DatasetSpec:
 
 def _pretrained(run: Path, settings: Settings, target: DatasetSpec) -> nn.Sequential:
     """Return the run's network with a new classifier for the classes of ``target``."""
-    network = network_for(dataset_of(settings), settings.model, settings.seed, outputs=target.learned.outputs[0])
+    network = network_for(dataset_of(settings), settings, settings.seed, outputs=target.learned.outputs[0])
     arrays = whole(network)
     classifier = last_blocks(arrays, 1, "model")
     trained = read_frozen(run) | read_checkpoint(run).arrays

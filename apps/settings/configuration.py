@@ -16,12 +16,15 @@ from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.common.memo import remembered
+from florilegium.common.model_folders import find_folder, named_folder
 from florilegium.common.settings import NoHyper, Section, Value, key
 from florilegium.common.toml import flatten, nested
 from florilegium.models.networks import NETWORKS, network_problem, takes
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.registry import PARTITIONERS, partitioner_table
 from florilegium.partitions.settings import SourceSettings, check_rows
+from florilegium.partitions.sources.pieces import other_vocabulary
+from florilegium.partitions.sources.source import AUTO
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.strategies.folder.run_folder import read_config
 from florilegium.strategies.settings.server import TABLES, ServerSettings
@@ -187,9 +190,12 @@ def _parsed(given: tuple[tuple[str, type[Value], Value], ...]) -> tuple[Settings
     for name, value in config.items():
         if type(value) is int and not -(2**63) <= value < 2**63:
             problems.append(f"{name}: whole numbers lie between -2^63 and 2^63 - 1 (found: {value})")
-    config = {**known, **config}  # missing keys are reported above; their defaults cause no further errors
+    config = dict(known) | dict(config)  # missing keys are reported above; their defaults cause no further errors
+    problems += _implied(config)
     common: dict[str, Any] = {name: value for name, value in config.items() if "." not in name and name in known}
     tables = {n: _check(section, _table(config, n, known), f"{n}.", problems) for n, section in TABLES.items()}
+    if common["tokenizer"] == AUTO:
+        common["tokenizer"] = named_folder(str(config["model"]))
     method, model, partitioner = str(config["method"]), str(config["model"]), str(config["partitioner"])
     named = (METHODS.problem(method), network_problem(model), PARTITIONERS.problem(partitioner))
     problems += [problem for problem in named if problem]
@@ -221,6 +227,17 @@ def _parsed(given: tuple[tuple[str, type[Value], Value], ...]) -> tuple[Settings
     return settings, hyper
 
 
+def _implied(config: dict[str, Value]) -> list[str]:
+    """Set the keys that the method sets itself; return what is wrong with those that have another value."""
+    method = str(config["method"])
+    problems = []
+    for name, value in METHODS[method].implies.items() if not METHODS.problem(method) else ():
+        if config[name] not in (value, defaults()[name]):
+            problems.append(f"{name}: method '{method}' sets it to {value!r}; leave it out (found: {config[name]!r})")
+        config[name] = value
+    return problems
+
+
 def parse_source(keys: Mapping[str, Value]) -> SourceSettings:
     """Check the keys that say what the dataset is and what is learned from it, without those of a whole run.
 
@@ -243,7 +260,10 @@ def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str
     """Yield what does not go together: the dataset's inputs, the network, and what the method learns."""
     if not takes(model, spec.kind, spec.tokens):
         fitting = [name for name in NETWORKS.own if takes(name, spec.kind, spec.tokens)]
-        yield f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {', '.join(fitting)}"
+        allowed = ", ".join(fitting) or "transformers:… with tokenizer = 'auto'"
+        yield f"model: '{model}' does not take the inputs of '{spec.name}'. Allowed: {allowed}"
+    if (pretrained := named_folder(model)) and spec.tokenizer and not network_problem(model):
+        yield from other_vocabulary(Path(spec.tokenizer), find_folder(pretrained, "model"))
     if entry is None:
         return
     if (task := spec.learned) and entry.task != "targets" and CLASSES not in task.provides:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from pydantic import ValidationError
 from torch import nn
 
 from florilegium.clients.core.network import network_for
@@ -25,10 +26,12 @@ from florilegium.models.batch_norm import BatchStatistics
 from florilegium.models.centers import Centers
 from florilegium.models.conditioned import KINDS, Conditioned
 from florilegium.models.ensemble import Ensemble
+from florilegium.models.frozen import hash_of
 from florilegium.models.neighbours import Neighbours
-from florilegium.models.parameters import Arrays, arrays_of, set_arrays, whole
+from florilegium.models.parameters import Arrays, arrays_of, frozen, set_arrays, whole
 from florilegium.models.reduction import fitting
 from florilegium.models.scaled import PREFIX, SCALING, Scaled
+from florilegium.models.settings import NetworkSettings
 from florilegium.models.width import narrowed
 from florilegium.models.zero_shot import Sizes, ZeroShot
 from florilegium.partitions.datasets import find_spec
@@ -75,10 +78,28 @@ class Card:
     """Whose rows have given the scales of a table's numbers."""
     scaled: bool = False
     """Whether the model begins with a client's own scaling."""
+    network: dict[str, Any] = field(default_factory=dict)
+    """The keys of the network besides ``model``, where they differ from their defaults."""
+    tokenizer: str = ""
+    """What has read texts as tokens: a folder's name or hub id; "": nothing has."""
+    base: str = ""
+    """Hash of the frozen parameters of a pretrained network, which the model's file lacks; "": it has all."""
     choices: dict[str, Any] = field(default_factory=dict)
     """What the run's configuration said of the task (:class:`florilegium.tasks.choices.Choices`)."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of Python and of the packages that the model was written with."""
+
+    @property
+    def keys(self) -> NetworkSettings:
+        """The keys of the network.
+
+        Raises:
+            ConfigurationError: if this version does not know them.
+        """
+        try:
+            return NetworkSettings.model_validate({"model": self.model, **self.network})
+        except ValidationError as error:
+            raise ConfigurationError(f"the card's keys of the network are not known here: {error}") from error
 
 
 def save_model(
@@ -105,15 +126,20 @@ def save_model(
     spec = dataset_of(settings)
     dataset = spec.name if Path(settings.dataset).is_absolute() else settings.dataset  # a path means nothing elsewhere
     labels = learned_by(model, spec).targets.labels
+    base = frozen(model) if settings.based else {}
     card = Card(
         settings.model, dataset, settings.method, client, run, combination, memory, conditioned, scale,
         by_batch, shape, outputs, name, labels, described(spec, shape), settings.task,
-        settings.standardise, scaled is not None, spec.choices.given(), _versions(),
+        settings.standardise, scaled is not None, settings.given(), settings.tokenizer if spec.tokenizer else "",
+        hash_of(arrays_of(base)), spec.choices.given(), _versions(),
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
     own = {} if scaled is None else {f"{PREFIX}{name}": buffer for name, buffer in scaled.named_buffers(recurse=False)}
-    write_tensors(folder / "model.safetensors", arrays_of({**whole(model), **own}))
+    write_tensors(
+        folder / "model.safetensors",
+        arrays_of({**{name: one for name, one in whole(model).items() if name not in base}, **own}),
+    )
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
 
@@ -144,7 +170,7 @@ def described(spec: DatasetSpec, shape: tuple[int, ...] = ()) -> dict[str, Any]:
         missing, and the columns of "indicators", which come last.
     """
     found: dict[str, Any] = {
-        "kind": spec.kind, "shape": [*(shape or spec.shape)], "type": "int64" if spec.coded else "float32",
+        "kind": spec.kind, "shape": [*(shape or spec.shape)], "type": "int64" if spec.codes else "float32",
     }  # fmt: skip
     if spec.kind == "image":
         found |= {"layout": "channels, height, width", "mean": [*spec.mean], "std": [*spec.std]}
@@ -179,6 +205,7 @@ def learned_by(model: nn.Module, spec: DatasetSpec) -> Task:
 def spec_of(folder: Path, card: Card) -> DatasetSpec:
     """Return the description of the dataset of the model in ``folder``."""
     spec = read_schema(folder.absolute()) if (folder / FILE).is_file() else find_spec(card.dataset)
+    spec = spec.read_by(card.tokenizer, card.inputs["shape"][0] if card.tokenizer else 0)
     return spec.learned_as(card.task, Choices.read(card.choices)).scaled_by(card.standardise)
 
 
@@ -199,7 +226,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
     own = {name: torch.from_numpy(arrays.pop(f"{PREFIX}{name}")) for name in SCALING} if card.scaled else {}
     spec, shapes = spec_of(folder, card), {name: array.shape for name, array in arrays.items()}
     try:
-        network = network_for(spec, card.model, 0, shape=tuple(card.shape), outputs=card.outputs)
+        network = network_for(spec, card.keys, 0, shape=tuple(card.shape), outputs=card.outputs)
     except ConfigurationError as error:
         raise RunError(
             f"{folder}: the network cannot be built here, as the package with its code must be: {error}"
@@ -215,16 +242,23 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
             model = KINDS[card.conditioned].fitting(network, arrays)
         elif card.scale:
             sizes = Sizes.of(arrays)
-            extractor = network_for(spec, card.model, 0, outputs=2 * sizes.embedding)
+            extractor = network_for(spec, card.keys, 0, outputs=2 * sizes.embedding)
             model = ZeroShot(extractor, network, sizes, card.scale)
         else:
             model = fitting(network, arrays)
-            if {name: tuple(tensor.shape) for name, tensor in whole(model).items()} != shapes:
+            own_shapes = {name: tuple(tensor.shape) for name, tensor in whole(model).items()}
+            if not card.base and own_shapes != shapes:
                 model = narrowed(model, shapes)  # a sub-network of smaller width
     except (KeyError, ValueError) as error:
         raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error} is missing") from error
-    if arrays.keys() != whole(model).keys():
-        missing = sorted(arrays.keys() ^ whole(model).keys())
+    base = frozen(model) if card.base else {}
+    if (found := hash_of(arrays_of(base))) != card.base:
+        raise RunError(
+            f"{folder}: the model goes with a pretrained base of hash {card.base}, and '{card.model}' has {found} "
+            "here; use the files that it was trained with"
+        )
+    if arrays.keys() != whole(model).keys() - base.keys():
+        missing = sorted(arrays.keys() ^ (whole(model).keys() - base.keys()))
         raise RunError(
             f"{folder}: model.safetensors does not hold the tensors of '{card.model}'; it differs in {missing}"
         )

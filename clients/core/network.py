@@ -6,30 +6,32 @@ from torch import nn
 
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.networks import build
+from florilegium.models.built import build_network
 from florilegium.models.parameters import frozen
+from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.spec import DatasetSpec
 
 
 def network_for(
-    spec: DatasetSpec, model: str, seed: int, *, shape: tuple[int, ...] = (), outputs: int = 0
+    spec: DatasetSpec, settings: NetworkSettings, seed: int, *, shape: tuple[int, ...] = (), outputs: int = 0
 ) -> nn.Sequential:
-    """Build network ``model`` for a dataset, initialised from ``seed``.
+    """Build a network for a dataset, initialised from ``seed``.
 
     Args:
         spec: the dataset, which gives the kind of inputs.
-        model: value of key ``model``.
+        settings: the keys of the network.
         seed: the run's seed.
         shape: shape of inputs, if it is not the dataset's.
         outputs: number of outputs; 0: those of the dataset's task.
 
     Raises:
-        ConfigurationError: as :func:`florilegium.models.networks.build`, or if a block has a name that messages use.
+        ConfigurationError: as :func:`florilegium.models.built.build_network`, or if a block has a name that messages
+            use.
     """
     first, *positions = (outputs,) if outputs else spec.learned.outputs
-    network = build(model, shape or spec.shape, first, seed, codes=spec.coded, positions=tuple(positions))
+    network = build_network(settings, shape or spec.shape, first, seed, codes=spec.codes, positions=tuple(positions))
     if (reserved := BESIDE.removesuffix(".")) in network._modules:
-        raise ConfigurationError(f"model: '{model}' has a block '{reserved}', a reserved name; rename it")
+        raise ConfigurationError(f"model: '{settings.model}' has a block '{reserved}', a reserved name; rename it")
     return network
 
 

@@ -10,7 +10,7 @@ from florilegium.clients.core.batch_orders import BATCH_ORDERS, EACH_ROUND
 from florilegium.clients.core.compression.settings import CompressionSettings
 from florilegium.common.calls import parse_calls
 from florilegium.common.settings import check_folder, key
-from florilegium.models.networks import NETWORKS
+from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.settings import SourceSettings
 from florilegium.privacy.settings import PrivacySettings
 
@@ -33,17 +33,12 @@ def _check_augment(text: str) -> str:
     return text
 
 
-class SharedSettings(SourceSettings):
+class SharedSettings(NetworkSettings, SourceSettings):
     """Keys that both clients and server read."""
 
-    title = "Method, model and local training"
+    title = "Method and local training"
 
     method: str = key("fedavg", "the method", values="`florilegium methods`")
-    model: str = key(
-        "mlp",
-        "the network; `centers` is for clustering; one of your own is `package.module:function` ([how](models.md))",
-        values=", ".join(f"`{name}`" for name in (*NETWORKS.own, "torchvision:…", "timm:…", "package.module:function")),
-    )
     optimizer: Literal["sgd", "adam"] = key("sgd", "local optimizer")
     local_epochs: int = key(5, "epochs of local training per round", ge=1)
     local_steps: int = key(0, "batches of local training per round, instead of epochs; 0: count epochs", ge=0)

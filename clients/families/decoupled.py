@@ -12,11 +12,11 @@ from torch import nn
 
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import mapped
+from florilegium.clients.core.training import Group, mapped
 from florilegium.clients.core.wire import BESIDE, of_network
 from florilegium.common.errors import RunError
-from florilegium.models.blocks import block_names, cut, last_from
-from florilegium.models.parameters import Arrays, exchanged, whole
+from florilegium.models.blocks import block_names, block_of, cut, last_from
+from florilegium.models.parameters import Arrays, exchanged, trained, whole
 
 
 class DecoupledClient(BaseClient):
@@ -56,11 +56,18 @@ class DecoupledClient(BaseClient):
 
     # ------------------------------------------------------------ tools, for use while a phase is carried out
 
-    def parts(self) -> tuple[nn.Sequential, nn.Sequential]:
-        """Return body and head of the network; the head is the personal part."""
-        return cut(self.model, last_from(self.model, self._personal))
+    def group(self, *, personal: bool) -> Group:
+        """Return the client's own trained parameters, or the shared ones, at ``learning-rate``."""
+        chosen = [p for name, p in trained(self.model).items() if (name in self._personal) == personal]
+        return Group(chosen, self.settings.learning_rate)
 
     def train_head(self, *purpose: str, epochs: int) -> float:
-        """Train the head for ``epochs`` with the body frozen; its features are computed once, or once an epoch."""
-        body, head = self.parts()
+        """Train the client's own blocks for ``epochs`` with the shared ones as they are.
+
+        If they are the last ones, the outputs of the others are computed once, or once an epoch.
+        """
+        last = last_from(self.model, self._personal)
+        if {*last} != {*map(block_of, self._personal)}:
+            return self.descend(*purpose, epochs=epochs, groups=[self.group(personal=True)])
+        body, head = cut(self.model, last)
         return self.descend(*purpose, model=head, examples=mapped(body, self.data.train), epochs=epochs)

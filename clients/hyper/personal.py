@@ -19,6 +19,13 @@ class HeadHyper(Section):
 
     head_blocks: int = key(1, "number of last blocks of the network that form the head; the others are the body", ge=1)
 
+    personal: str = key(
+        "",
+        'blocks that are each client\'s own, instead of the head, separated by commas, such as `"B,head"` of LoRA '
+        '([more](pretrained.md#personal-adapters)); "": the head',
+        values='names of blocks, ""',
+    )
+
 
 class FedRepHyper(HeadHyper):
     """Keys ``fedrep.*``."""

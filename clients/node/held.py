@@ -12,7 +12,7 @@ from torch import nn
 from florilegium.common.errors import RunError
 from florilegium.common.files import read_tensors, write_tensors
 from florilegium.models.frozen import Frozen, hash_of
-from florilegium.models.parameters import Arrays, frozen_of, set_arrays, unexchanged
+from florilegium.models.parameters import Arrays, frozen, set_arrays, unexchanged
 
 log = logging.getLogger("flwr")
 
@@ -25,21 +25,28 @@ class Held:
 
     Args:
         model: the node's network, freshly built.
+        frozen: its frozen parameters.
 
     Attributes:
         frozen: the frozen parameters.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, frozen: Frozen) -> None:
         self._model = model
         self._buffers = {name: buffer.clone() for name, buffer in unexchanged(model).items()}
-        self.frozen = frozen_of(model)
+        self.frozen = frozen
 
     def restore(self) -> None:
         """Put back into the network what a client may have counted or changed there."""
         for name, value in self._buffers.items():
             self._model.get_buffer(name).copy_(value)
-        set_arrays(self._model, self.frozen.arrays)
+        now = frozen(self._model)
+        changed = {  # those that nobody has written to stay in the memory that processes share
+            name: array
+            for name, array in self.frozen.arrays.items()
+            if now[name].is_cuda or not np.array_equal(now[name].numpy(), array)
+        }
+        set_arrays(self._model, changed)
 
     def take(self, wanted: str, file: Path, model: str) -> None:
         """Let the network have the frozen parameters with the hash ``wanted``: its own, or those in ``file``.

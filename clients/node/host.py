@@ -50,7 +50,7 @@ from florilegium.clients.node.settling import FLUSHES, settled
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import torch_generator
 from florilegium.common.settings import NAME, Section, folder
-from florilegium.models.frozen import FILE
+from florilegium.models.frozen import FILE, NOTHING, Frozen
 from florilegium.models.parameters import get_arrays, num_bytes
 from florilegium.models.scaled import Scaled
 from florilegium.partitions.clientdata import ClientData
@@ -97,6 +97,7 @@ class Host:
         source: where the clients' data come from.
         state_dir: the node's own folder for client state; "" to use the run's.
         augmentation: random changes of the training images, or None.
+        frozen: the network's frozen parameters.
 
     Attributes:
         predictor: the model that the last client predicts with, after a test.
@@ -111,6 +112,7 @@ class Host:
         source: Source,
         state_dir: str,
         augmentation: Augmentation | None = None,
+        frozen: Frozen = NOTHING,
     ) -> None:
         self._client_class = client_class
         self._settings = settings
@@ -118,7 +120,7 @@ class Host:
         self._model = model
         self._initial = get_arrays(model)
         self._folders: dict[tuple[str, str], Path] = {}
-        self._held = Held(model)
+        self._held = Held(model, frozen)
         self._source = source
         self._crew = Crew(client_class, settings, hyper, model)
         self._state_dir = state_dir or settings.state_dir

@@ -49,7 +49,7 @@ def decode(
     if foreign:
         table = relabelled(plain(table), spec.y, spec.labels)
     table = without_gaps(spec, table, name, notes)
-    x = INPUTS[spec.kind].read(spec, table, Reading(name, words, foreign, notes if part == "test" else None))
+    x = INPUTS[spec.kind].read(spec, table, Reading(name, words, foreign, notes, part == "test"))
     y = decode_targets(spec, table, name) if spec.y else np.zeros(len(x), np.int64)
     clients = {
         column: names_in(table.column(column), f"{name}: column '{column}'")
@@ -66,10 +66,14 @@ def decode_inputs(
     name: str,
     words: Vocabulary | None = None,
     notes: list[str] | None = None,
+    *,
+    lenient: bool = False,
 ) -> NDArray[Any]:
-    """Decode the input columns alone (see :func:`decode`); with ``notes``, unknown categories are no error."""
+    """Decode the input columns alone (see :func:`decode`); ``lenient``: unknown categories get one of the ``notes``."""
     _check_columns(spec, table, [], name)
-    return INPUTS[spec.kind].read(spec, table, Reading(name, words, notes=notes))
+    return INPUTS[spec.kind].read(
+        spec, table, Reading(name, words, notes=[] if notes is None else notes, lenient=lenient)
+    )
 
 
 def weights_of(cells: Cells, where: str) -> NDArray[np.float32]:

@@ -23,6 +23,7 @@ from PIL import Image
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.partitions.sources.cells import spellings
+from florilegium.common.text import listed as separated
 from florilegium.partitions.sources.columns import (
     category_codes,
     class_labels,
@@ -47,7 +48,6 @@ from florilegium.partitions.sources.store import Imported, scales
 from florilegium.partitions.sources.tables import DROP, INDICATOR, MEDIAN, lacks
 from florilegium.partitions.sources.targets import decode_targets
 from florilegium.partitions.spec import Split
-from florilegium.tasks.choices import listed as separated
 
 Tables = Mapping[str, pa.Table]
 
@@ -146,13 +146,17 @@ class _Work:
         else:
             schema |= self._texts(inputs[0]) if kind == "texts" else self._table(inputs)
         spec, splits = Schema.model_validate(schema).spec(Path(self.name)), {}
+        spec = spec.read_by(self.keys.tokenizer, self.keys.text_length)
         if spec.table is not None and self.keys.standardise == "client":
             spec = replace(spec, table=replace(spec.table, own=True))
         for part, table in self.tables.items():
             where = f"{self.source}, {part}"
-            notes = self.notes if part == "test" else None
             with in_file(table):
-                x = images[part] if images else decode_inputs(spec, table, where, notes=notes)
+                x = (
+                    images[part]
+                    if images
+                    else decode_inputs(spec, table, where, notes=self.notes, lenient=part == "test")
+                )
                 weights = weights_of(table.column(weight[0]), f"{where}: column '{weight[0]}'") if weight else None
                 splits[part] = Split(x, decode_targets(spec, table, where), self._names(part), weights)
         return Imported(schema, splits, tuple(self.notes))
@@ -354,11 +358,12 @@ class _Work:
         )
 
     def _texts(self, column: str) -> dict[str, Any]:
-        length = self.keys.text_length
+        length = 0 if self.keys.tokenizer else self.keys.text_length
         if not length:
             lengths = pc.utf8_length(self._train.column(column).cast(pa.string()))
             length = min(LONGEST_TEXT, max(1, pc.max(lengths).as_py() or 1))
-        self.notes.append(f"inputs: texts of column '{column}', the last {length} characters of each")
+        what = f"as tokens of {self.keys.tokenizer}" if self.keys.tokenizer else f"the last {length} characters of each"
+        self.notes.append(f"inputs: texts of column '{column}', {what}")
         return {"texts": {"column": column, "length": length}}
 
     def _table(self, columns: list[str]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from florilegium.common.errors import DataError
 from florilegium.common.text import encode
 from florilegium.partitions.sources.numbers import arrays_of
 from florilegium.partitions.sources.pictures import read_pictures
+from florilegium.partitions.sources.pieces import tokens_of
 from florilegium.partitions.sources.tables import encode_table
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec
@@ -27,13 +29,15 @@ class Reading:
         name: name of the source in error messages.
         words: the vocabulary, for a dataset of words.
         resize: whether images of other sizes are resized to the dataset's.
-        notes: where a line is added for categories that are not known; None: they are an error.
+        notes: where lines are added on what was cut or is not known.
+        lenient: whether categories that are not known get a line; otherwise they are an error.
     """
 
     name: str
     words: Vocabulary | None = None
     resize: bool = False
-    notes: list[str] | None = None
+    notes: list[str] = field(default_factory=list)
+    lenient: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,26 @@ def _words(spec: DatasetSpec, table: pyarrow.Table, how: Reading) -> NDArray[np.
     return numbers
 
 
+def _check_texts(cells: Sequence[Any], spec: DatasetSpec, how: Reading) -> None:
+    for row, cell in enumerate(cells):
+        if not isinstance(cell, str):
+            raise DataError(f"{how.name}: row {row} of column '{spec.x}' is {cell!r}, not a text")
+
+
 def _texts(
     spec: DatasetSpec, table: pyarrow.Table, how: Reading, encode: Callable[[str, int], NDArray[np.generic]]
 ) -> NDArray[np.generic]:
     cells: Sequence[Any] = table.column(spec.x).to_pylist()
-    for row, cell in enumerate(cells):
-        if not isinstance(cell, str):
-            raise DataError(f"{how.name}: row {row} of column '{spec.x}' is {cell!r}, not a text")
+    _check_texts(cells, spec, how)
     length = spec.shape[0]
     return np.stack([encode(text, length) for text in cells]) if cells else encode("", length)[None][:0]
+
+
+def _pieces(spec: DatasetSpec, table: pyarrow.Table, how: Reading) -> NDArray[np.int32]:
+    cells: list[Any] = table.column(spec.x).to_pylist()
+    _check_texts(cells, spec, how)
+    where = f"{how.name}: column '{spec.x}'"
+    return tokens_of(cells, Path(spec.tokenizer), spec.shape[0], where, how.notes)
 
 
 def _tokens(spec: DatasetSpec, table: pyarrow.Table, how: Reading) -> NDArray[np.int64]:
@@ -93,7 +108,9 @@ def _tokens(spec: DatasetSpec, table: pyarrow.Table, how: Reading) -> NDArray[np
 
 def _numbers(spec: DatasetSpec, table: pyarrow.Table, how: Reading) -> NDArray[np.float32]:
     if spec.table is not None:
-        return encode_table(spec.table, {c: table.column(c) for c in spec.table.columns}, how.name, how.notes)
+        return encode_table(
+            spec.table, {c: table.column(c) for c in spec.table.columns}, how.name, how.notes if how.lenient else None
+        )
     return arrays_of(table.column(spec.x), spec.shape, f"{how.name}: column '{spec.x}'")
 
 
@@ -102,6 +119,7 @@ INPUTS: Mapping[str, Inputs] = {
     "characters": Inputs(_characters, np.uint8),
     "words": Inputs(_words, np.int32, lambda spec: spec.shape[:1]),
     "tokens": Inputs(_tokens, np.int64),
+    "pieces": Inputs(_pieces, np.int32),
     "table": Inputs(_numbers, np.float32),
     "numbers": Inputs(_numbers, np.float32),
 }

@@ -20,6 +20,8 @@ from florilegium.partitions.sources.tables import REFUSE
 DATA_VARIABLE = "FLORILEGIUM_DATA"
 """Environment variable: the folder that holds ``<dataset>/train.parquet`` and ``test.parquet``."""
 
+AUTO = "auto"
+"""Value of key ``tokenizer`` that stands for the model's own, if it is a pretrained one; else for none."""
 CLIENT = "client"
 """The column that names each row's client, where the data have no column of their own for that."""
 LONGEST_TEXT = 200
@@ -32,7 +34,7 @@ Tables = tuple[dict[str, pa.Table], list[str]]
 """The rows of "train" and perhaps "test", and a line of text for each decision."""
 
 
-_ANY = ("weight_column", "standardise")
+_ANY = ("weight_column", "standardise", "tokenizer")
 """Keys that go with a schema, too."""
 
 
@@ -50,6 +52,7 @@ class Inference:
         date_parts, date_format: what dates become, and how they are written.
         weight_column: the column of weights.
         standardise: whose rows give the scales of a table's numbers; "": all training rows'.
+        tokenizer: folder, name or hub id of what reads texts as tokens; "": they are characters or words.
     """
 
     input_column: str = ""
@@ -63,6 +66,7 @@ class Inference:
     date_format: str = ""
     weight_column: str = ""
     standardise: str = ""
+    tokenizer: str = ""
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -72,7 +76,8 @@ class Inference:
 
     def given(self) -> list[str]:
         """Return the keys that are set."""
-        return [name.replace("_", "-") for name, value in vars(self).items() if value and name not in _ANY]
+        anywhere = (*_ANY, "text_length") if self.tokenizer else _ANY
+        return [name.replace("_", "-") for name, value in vars(self).items() if value and name not in anywhere]
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ class Source:
             s.input_column, s.label_column, s.text_length, s.image_size, s.input_columns, s.drop_columns,
             "" if s.missing == REFUSE else s.missing, "" if s.date_parts == DAYS else s.date_parts, s.date_format,
             s.weight_column, "" if s.standardise == "federation" else s.standardise,
+            "" if s.tokenizer == AUTO else s.tokenizer,
         )  # fmt: skip
         return Source(s.dataset, path, s.cache, local, bool(s.data_dir), embeddings, s.dataset_revision, keys)
 

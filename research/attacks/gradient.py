@@ -210,7 +210,7 @@ def attack(run: Path) -> Gradient:
     with reopened(run) as again:
         s, data = again.settings, again.host.data(again.strategy.clients.ids("seen")[0])
         spec = dataset_of(s)
-        network = network_for(spec, s.model, s.seed)
+        network = network_for(spec, s, s.seed)
         set_arrays(network, again.strategy.federation.start.frozen.arrays)
         if spec.kind != "image" or spec.learned.num_strata < 2:
             raise RunError("reconstruction from single updates is for networks that classify images")

@@ -177,7 +177,7 @@ def accuracy(run: Path, settings: Settings) -> float:
     federation, dataset = federate(settings)
     split = dataset.train if dataset.test is None else dataset.test
     rows = np.sort(federation.test.rows) if dataset.test is None else np.arange(len(split))
-    network = network_for(dataset.spec, settings.model, settings.seed)
+    network = network_for(dataset.spec, settings, settings.seed)
     set_arrays(network, read_frozen(run) | read_checkpoint(run).arrays)
     right, task = 0.0, dataset.spec.learned
     for part in np.array_split(rows, max(1, len(rows) // 1000)):

@@ -67,7 +67,7 @@ def hyperparameters(run: Path) -> Found:
         if not isinstance(strategy, FedL2P):
             raise RunError(f"run {run} is one of method '{settings.method}'; 'fedl2p' and 'l2p' make hyper-parameters")
         spec = dataset_of(settings)
-        network = network_for(spec, settings.model, settings.seed)
+        network = network_for(spec, settings, settings.seed)
         named, norms = trained(network), list(norms_of(network))
         shapes = {
             "distances": (len(norms),), "mixing": (len(norms),),

@@ -140,7 +140,7 @@ class Federation:
     def start(self) -> Start:
         """What the run starts from."""
         s = self.settings
-        return Start(s, self.run.path, *(self._network or parts_of(network_for(dataset_of(s), s.model, s.seed))))
+        return Start(s, self.run.path, *(self._network or parts_of(network_for(dataset_of(s), s, s.seed))))
 
     @property
     def network(self) -> Arrays:

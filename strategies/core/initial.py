@@ -9,7 +9,7 @@ from pathlib import Path
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import PARAMETER_FILES, folder
-from florilegium.models.frozen import FILE, Frozen
+from florilegium.models.frozen import FILE, NOTHING, Frozen
 from florilegium.models.parameters import Arrays, parts_of
 from florilegium.models.pretrained import read_pretrained
 from florilegium.partitions.loading import dataset_of
@@ -57,6 +57,11 @@ class Start:
         given = {name: given.get(name, array) for name, array in built.items()}
         return replace(self.built, arrays=replaced(self._settings, built, given))
 
+    @property
+    def kept(self) -> Frozen:
+        """What the run's folder keeps of the frozen parameters: nothing if every side has them in files of its own."""
+        return NOTHING if self._settings.based and self.frozen.hash == self.built.hash else self.frozen
+
     def named(self) -> tuple[Arrays, Checkpoint]:
         """Return the network to start from, and what ``init`` names, both without frozen parameters."""
         network, trained = self._named
@@ -73,8 +78,9 @@ class Start:
             RunError: if it goes with other frozen parameters.
         """
         if (named := checkpoint.facts.get("frozen", self.frozen.hash)) != self.frozen.hash:
+            where = "the pretrained network" if self._settings.based else f"the file {FILE} in its folder"
             raise RunError(
-                f"run '{run}' has trained with frozen parameters of hash {named}, the file {FILE} in its folder has "
+                f"run '{run}' has trained with frozen parameters of hash {named}, {where} has "
                 f"{self.frozen.hash or 'none'}; put back the one that it was written with"
             )
         if "frozen" in checkpoint.facts:  # this version wrote it, without frozen parameters
@@ -104,7 +110,7 @@ def named_by_init(settings: ServerSettings, network: Arrays) -> tuple[Arrays, Ch
     trained, seed = whole_of(run, read_checkpoint(run)), read_config(run)["seed"]
     if seed != settings.seed and network.keys() - trained.arrays.keys():
         spec = dataset_of(settings)
-        network, _ = parts_of(network_for(spec, settings.model, seed))
+        network, _ = parts_of(network_for(spec, settings, seed))
     return network, trained
 
 

@@ -116,7 +116,7 @@ class Rounds:
         origins = federation.origins(federation.roster.deployed)
         if s.resume and (checkpoint := run.reopen(self._last, origins)) is not None:
             checkpoint = federation.start.own(checkpoint, run.name)
-            run.hold(federation.start.frozen)
+            run.hold(federation.start.kept)
             model, done = checkpoint.arrays, checkpoint.round
             resume(strategy, checkpoint)
             self._kept = checkpoint.facts.get("kept")
@@ -133,7 +133,7 @@ class Rounds:
             self._save(done, model)  # records this resume in the lineage, for a later resume
         elif not s.resume:
             run.create(origins)
-        run.hold(federation.start.frozen)
+        run.hold(federation.start.kept)
         run.attempts.begin(federation.provenance(federation.roster))
         federation.telemetry = self._telemetry = Telemetry(run.name, s.method, s.metrics_port)
         for layer in federation.layers:

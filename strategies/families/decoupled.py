@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.personal import HeadHyper
-from florilegium.models.blocks import block_names, last_blocks, of_blocks
+from florilegium.models.blocks import block_names, last_blocks, named_blocks, of_blocks
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.exchange.exchange import Outcome
@@ -27,9 +27,13 @@ class Decoupled(FedAvg):
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the shared blocks of the network's arrays."""
         network = self.federation.network
-        head = last_blocks(network, self.hyper.head_blocks, f"{self.settings.method}.head-blocks")
-        shared = head if self.shares_head else frozenset(block_names(network)) - head
-        return of_blocks(arrays, shared)
+        table, h, blocks = self.settings.method, self.hyper, frozenset(block_names(network))
+        if h.personal:
+            own = named_blocks(network, h.personal, f"{table}.personal")
+        else:
+            head = last_blocks(network, h.head_blocks, f"{table}.head-blocks")
+            own = blocks - head if self.shares_head else head
+        return of_blocks(arrays, blocks - own)
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
         """Return the shared blocks of another run's model; its other blocks, if any, become clients' initial ones."""
@@ -51,6 +55,7 @@ class SharedBody(Decoupled):
     def messages(hyper: HeadHyper) -> Messages:
         """Return FedAvg's messages; features can be transferred if the head is only the last block."""
         own = "" if hyper.head_blocks == 1 else f"the last {hyper.head_blocks} blocks never reach the server"
+        own = f"the blocks {hyper.personal} never reach the server" if hyper.personal else own
         return Messages("sum", step="mean", features=own or "whole")
 
 

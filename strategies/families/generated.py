@@ -51,7 +51,7 @@ class Generated(CohortStrategy):
                 "server, for which there are 'sgd' and 'adam'"
             )
         self.spec = dataset_of(s)
-        network = network_for(self.spec, s.model, s.seed)
+        network = network_for(self.spec, s, s.seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
         if not shapes:
             raise ConfigurationError(

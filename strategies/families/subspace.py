@@ -24,7 +24,7 @@ class Subspace(FedAvg):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.spec = dataset_of(self.settings)
-        network = network_for(self.spec, self.settings.model, self.settings.seed)
+        network = network_for(self.spec, self.settings, self.settings.seed)
         d = sum(parameter.numel() for parameter in trained(network).values())
         try:
             check_dimensions(self.hyper.expansion, self.hyper.dimensions, d)

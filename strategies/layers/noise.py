@@ -138,7 +138,7 @@ def check_parameters(settings: ServerSettings, shared: Arrays) -> None:
             f"model: with noise, the statistics of batch norm ('{statistics[0]}') are none; use a network without "
             "it, or method = 'fedbn'"
         )
-    network = network_for(dataset_of(settings), settings.model, settings.seed)
+    network = network_for(dataset_of(settings), settings, settings.seed)
     buffers = exchanged(network).keys() - dict(network.named_parameters()).keys()
     if noisy := [name for name in shared if name in buffers]:
         raise ConfigurationError(

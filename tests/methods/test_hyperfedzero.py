@@ -17,8 +17,10 @@ from florilegium.clients.core.export import load_model, save_model
 from florilegium.clients.hyperfedzero import make_network
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
+from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays
+from florilegium.models.settings import NetworkSettings
 from florilegium.models.zero_shot import Sizes, build_zero_shot, entropy, imbalance
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.datasets import DATASETS
@@ -120,7 +122,7 @@ def test_predictions_are_without_noise_and_labels_and_can_be_saved(tmp_path: Pat
 
 
 def test_initial_classifiers_have_pytorchs_default_variance() -> None:
-    maker = build_zero_shot("mlp", (1, 8, 8), 10, Sizes(4, 1, 256, 128, 16), 1.0, 1).hypernetwork
+    maker = build_zero_shot(NetworkSettings(model="mlp"), (1, 8, 8), 10, Sizes(4, 1, 256, 128, 16), 1.0, 1).hypernetwork
     made = maker(torch.eye(4))
     for tensor, fan_in in zip(made, (64, 64, 64, 64, 32, 32), strict=True):
         if tensor.ndim == 3:
@@ -179,5 +181,7 @@ def test_networks_with_other_layers_are_refused(tmp_path: Path) -> None:
 
 
 def test_text(tmp_path: Path) -> None:
-    network = build_zero_shot("char-lstm", (5,), 3, Sizes(2, 0, 4, 4096, 2), 8.0, 1, codes=True)
+    network = build_zero_shot(
+        NetworkSettings(model="char-lstm"), (5,), 3, Sizes(2, 0, 4, 4096, 2), 8.0, 1, codes=VOCABULARY_SIZE
+    )
     assert network(torch.randint(0, 20, (2, 5))).shape == (2, 3)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import torch_draws, torch_generator
+from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.models import zoo
 from florilegium.models.adapt import adapt
 from florilegium.models.blocks import OneBlock, block_names, body_and_classifier, cut, last_blocks
@@ -101,7 +102,7 @@ def test_a_dry_run_leaves_no_trace() -> None:
 
 def test_codes() -> None:
     shape = (7,)
-    network = build(name_of("codes"), shape, 4, 1, codes=True)
+    network = build(name_of("codes"), shape, 4, 1, codes=VOCABULARY_SIZE)
     assert block_names(get_arrays(network)) == ["0", "2"]
     with pytest.raises(ConfigurationError, match=r"model: '.*:codes' fails in evaluation mode on inputs .*float32"):
         build(name_of("codes"), shape, 4, 1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.models.dry_run import random_inputs
 from florilegium.models.mixing import mixing
 from florilegium.models.networks import build
@@ -120,7 +121,7 @@ def test_codes_are_replaced_by_others() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + x.mean(dim=0)
 
-    x = random_inputs((5,), codes=True)
+    x = random_inputs((5,), codes=VOCABULARY_SIZE)
     plain = nn.Sequential(nn.Embedding(200, 3), nn.Flatten(), nn.Linear(15, 4))
     assert mixing(plain, x) == ""
     assert "depends on the others" in mixing(nn.Sequential(plain[0], Shared(), *plain[1:]), x)

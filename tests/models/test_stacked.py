@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.models.networks import build
 from florilegium.models.stacked import stacked
 
@@ -76,7 +77,7 @@ def test_a_layer_used_twice_has_its_parameters_once() -> None:
 
 
 def test_embeddings_and_several_layers_of_lstms() -> None:
-    network = build("char-lstm", (6,), 3, 1, codes=True).double()
+    network = build("char-lstm", (6,), 3, 1, codes=VOCABULARY_SIZE).double()
     form, generator = stacked(network), torch.Generator().manual_seed(1)
     assert form is not None
     parameters = [torch.stack([p.detach(), p.detach().flip(0)]) for p in network.parameters()]

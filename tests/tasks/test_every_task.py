@@ -17,6 +17,7 @@ from florilegium.clients.core.export import load_model, save_model, spec_of
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import Value
+from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.device_data import read_device
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.arrays import array_dataset
@@ -152,7 +153,7 @@ def test_a_model_is_exported_with_its_task(task: str, paths: dict[str, str], tmp
     make, own, _, _ = CASES[task]
     keys = settings(dataset=paths[task], task=task, **own)
     spec = dataset_of(keys)
-    network = network_for(spec, keys.model, 1)
+    network = network_for(spec, keys, 1)
     save_model(tmp_path, network, "0", "run", keys)
     model, card = load_model(tmp_path)
     assert spec_of(tmp_path, card).learned.key == spec.learned.key
@@ -189,7 +190,9 @@ def rows() -> Any:
 def test_a_network_without_outputs_for_positions_is_refused(paths: dict[str, str]) -> None:
     for task, model in (("segmentation", "cnn"), ("binary", "fcn"), ("next-token", "char-lstm")):
         with pytest.raises(ConfigurationError, match="model: "):
-            network_for(dataset_of(settings(dataset=paths[task], task=task, **CASES[task][1])), model, 1)
+            network_for(
+                dataset_of(settings(dataset=paths[task], task=task, **CASES[task][1])), NetworkSettings(model=model), 1
+            )
 
 
 def test_classes_of_positions_that_do_not_fit() -> None:

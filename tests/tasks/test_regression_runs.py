@@ -16,6 +16,7 @@ from florilegium.clients.core.export import load_model, save_model, spec_of
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
+from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.arrays import array_dataset
 from florilegium.tasks.registry import make_task
@@ -106,7 +107,7 @@ def test_secure_sums_pool_to_the_same_figures(tmp_path: Path) -> None:
 def test_a_models_predictions_are_numbers(tmp_path: Path) -> None:
     keys = settings(dataset=_numbers(2), model="linear")
     spec = dataset_of(keys)
-    network = network_for(spec, "linear", 1)
+    network = network_for(spec, NetworkSettings(model="linear"), 1)
     save_model(tmp_path, network, "0", "run", keys)
     model, card = load_model(tmp_path)
     assert card.labels == []
@@ -120,7 +121,7 @@ def test_a_models_predictions_are_numbers(tmp_path: Path) -> None:
 
 def test_a_task_that_is_not_the_datasets_own_is_kept_with_the_model(tmp_path: Path) -> None:
     keys = settings(dataset="digits", task="regression", model="linear")
-    save_model(tmp_path, network_for(dataset_of(keys), "linear", 1), "0", "run", keys)
+    save_model(tmp_path, network_for(dataset_of(keys), NetworkSettings(model="linear"), 1), "0", "run", keys)
     model, card = load_model(tmp_path)
     assert card.task == "regression"
     assert model[0] is not None
@@ -148,12 +149,12 @@ def test_targets_of_any_unit_are_learned_in_their_deviations(tmp_path: Path) -> 
     spec = dataset_of(settings(**{"dataset": path, "model": "linear", "target-scale": "standard"}))
     assert spec.learned.choices.scales[0] == pytest.approx((y[:240].mean(), y[:240].std()), rel=1e-5)
     given = settings(**{"dataset": path, "model": "linear", "target-scale": "standard"})
-    save_model(tmp_path / "model", network_for(spec, "linear", 1), "0", "run", given)
+    save_model(tmp_path / "model", network_for(spec, NetworkSettings(model="linear"), 1), "0", "run", given)
     model, card = load_model(tmp_path / "model")
     import torch
 
     zero = table_of_predictions(model, torch.zeros(1, 5), spec)["value"][0]
-    bias = float(network_for(spec, "linear", 1)(torch.zeros(1, 5)).detach())
+    bias = float(network_for(spec, NetworkSettings(model="linear"), 1)(torch.zeros(1, 5)).detach())
     assert zero == pytest.approx(y[:240].mean() + y[:240].std() * bias, rel=1e-5)
     assert spec_of(tmp_path / "model", card).learned.key == spec.learned.key
     with pytest.raises(ConfigurationError, match="target-scale: only numbers to predict have a scale"):

@@ -21,6 +21,7 @@ from florilegium.clients.core.export import learned_by, load_model, predict, sav
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError, FlorilegiumError, RunError
 from florilegium.models.centers import Centers
+from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.datasets import DATASETS, find_spec
 from florilegium.partitions.federation import federate
@@ -147,7 +148,7 @@ class TestSuccess:
 
     def test_predictions_are_words_where_the_data_have_words(self, tmp_path: Path) -> None:
         keys = settings(dataset="adult", model="linear")
-        network = network_for(find_spec("adult"), "linear", seed=1)
+        network = network_for(find_spec("adult"), NetworkSettings(model="linear"), seed=1)
         save_model(tmp_path, network, "0", "run", keys)
         rows = np.random.default_rng(1).normal(size=(20, 108)).astype(np.float32)
         np.save(tmp_path / "rows.npy", rows)

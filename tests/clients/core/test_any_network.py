@@ -21,6 +21,7 @@ from florilegium.common.seeds import torch_draws, torch_generator
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, arrays_of, get_arrays, trained, unexchanged, whole
+from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.datasets import find_spec
 from florilegium.strategies.folder.run_folder import read_checkpoint, read_frozen
@@ -201,7 +202,7 @@ def test_names_in_the_configuration() -> None:
     with pytest.raises(ConfigurationError, match="it needs model = 'centers'"):
         settings(model=_name("dense"), method="optimal")
     with pytest.raises(ConfigurationError, match=r"fails in evaluation mode on inputs \(3, 80\) torch.int64"):
-        network_for(find_spec("shakespeare"), _name("dense"), 1)
+        network_for(find_spec("shakespeare"), NetworkSettings(model=_name("dense")), 1)
 
 
 @pytest.mark.parametrize("function", ["ViewNet", "Attention", "FlattenNet"])

@@ -28,6 +28,7 @@ from florilegium.models.batch_norm import BatchStatistics
 from florilegium.models.convnets import cnn_bn
 from florilegium.models.mlp import mlp
 from florilegium.models.neighbours import Neighbours
+from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.datasets import find_spec
 from florilegium.partitions.loading import dataset_of
 from florilegium.tasks.registry import make_task
@@ -59,7 +60,7 @@ def test_a_table_of_ones_own(kind: str, tmp_path: Path) -> None:
     (data / "schema.toml").write_text(schema)
     pq.write_table(pa.table(rows), tmp_path / "new.parquet")
     keys = settings(dataset=str(data), model="linear", method="fedavg")
-    network = network_for(dataset_of(keys), "linear", seed=1)
+    network = network_for(dataset_of(keys), NetworkSettings(model="linear"), seed=1)
     save_model(tmp_path / "model", network, "0", "run", keys)
     learned = dataset_of(keys).learned
     folder = _moved(tmp_path / "model", data, tmp_path / "elsewhere")

@@ -12,13 +12,13 @@ from torch import nn
 from florilegium.clients.node.held import KEPT, Held
 from florilegium.common.errors import RunError
 from florilegium.models.frozen import hash_of
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, parts_of
 
 
 def _held() -> Held:
     network = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     network[0].requires_grad_(False)
-    return Held(network)
+    return Held(network, parts_of(network)[1])
 
 
 def _others(held: Held) -> Arrays:

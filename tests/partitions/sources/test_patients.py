@@ -16,6 +16,7 @@ from florilegium.clients.core.export import load_model, save_model
 from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.models.scaled import Scaled
+from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.describing import decisions
 from florilegium.partitions.device_data import read_device, read_inputs, read_rows
@@ -229,7 +230,7 @@ def test_a_kept_model_predicts_raw_rows_with_missing_values(tmp_path: Path) -> N
     spec = dataset_of(keys)
     data = read_device(_site(tmp_path), spec)
     assert data.scaling is not None
-    network = network_for(spec, "linear", 1)
+    network = network_for(spec, NetworkSettings(model="linear"), 1)
     scaled = Scaled(network, data.scaling.fill, data.scaling.mean, data.scaling.std)
     model, card = load_model(save_model(tmp_path / "model", scaled, "0", "run", keys))
     assert (card.scaled, card.standardise) == (True, "client")

@@ -1,0 +1,52 @@
+"""The network that the keys of a run describe: built, with pretrained weights, and with adapters."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.model_folders import named_folder
+from florilegium.common.seeds import torch_draws
+from florilegium.models.networks import build
+from florilegium.models.settings import NetworkSettings
+
+
+def build_network(
+    settings: NetworkSettings,
+    shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    *,
+    codes: int = 0,
+    positions: tuple[int, ...] = (),
+) -> nn.Sequential:
+    """Build the network that ``settings`` describe; what is not pretrained is drawn from ``seed``.
+
+    The arguments are those of :func:`florilegium.models.networks.build`.
+
+    Raises:
+        ConfigurationError: as there, or if weights or adapters do not fit the network.
+    """
+    if named_folder(settings.model):
+        from florilegium.models.transformer import build_transformer  # transformers takes seconds to import
+
+        if settings.weights:
+            raise ConfigurationError(f"weights: '{settings.model}' has weights of its own; leave the key out")
+        with torch_draws(seed, "model", settings.model):
+            network = build_transformer(
+                settings.model, shape, classes, codes=codes, positions=positions, pooling=settings.pooling
+            )
+    else:
+        if settings.pooling != "auto":
+            raise ConfigurationError(f"pooling: '{settings.pooling}' is for transformers:…, not '{settings.model}'")
+        network = build(settings.model, shape, classes, seed, codes=codes, positions=positions)
+        if settings.weights:
+            from florilegium.models.pretrained import load_weights
+
+            load_weights(network, settings.weights)
+    if settings.adapter.kind == "none":
+        return network
+    from florilegium.models.adapters import adapted  # imports peft
+
+    with torch_draws(seed, "adapter", settings.model):
+        return adapted(network, settings.adapter, settings.model)

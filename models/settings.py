@@ -1,0 +1,100 @@
+"""The configuration keys of the network: which it is, its pretrained weights, and its adapters (table ``adapter``)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, model_validator
+
+from florilegium.common.model_folders import named_folder
+from florilegium.common.settings import Section, check_folder, key
+from florilegium.models.networks import NETWORKS
+
+BLOCKS = ("A", "B", "correction", "magnitude", "ia3", "prompt")
+"""Blocks of a network that adapters are: LoRA's A and B, corrections, DoRA's magnitudes, IA³, prompts."""
+
+
+def _check_weights(text: str) -> str:
+    if text and not text.endswith(".safetensors"):
+        raise ValueError(f"'{text}' is no .safetensors file; others are not read, since opening them may run code")
+    return check_folder(text)
+
+
+class AdapterSettings(Section):
+    """What is trained of a pretrained network: adapters and the head, beside a frozen base."""
+
+    title = "Adapters of a pretrained network ([more](pretrained.md))"
+
+    kind: Literal["none", "head", "lora", "ia3", "prompt"] = key(
+        "none",
+        "what is trained: the whole network; its last block alone; or, beside that block, LoRA, IA³ or a prompt's "
+        "vectors, while the base is frozen, and stays where it is",
+    )
+    rank: int = key(8, "r, rank of LoRA's update B·A of a layer's weights", ge=1)
+    alpha: float = key(16.0, "α, LoRA's update is multiplied by α/r, with `adapter.rslora` by α/√r", gt=0)
+    targets: str = key(
+        "",
+        'ends of the names of the layers that get LoRA or IA³, separated by commas; "": as peft has them for the '
+        "architecture",
+        values='names such as `"query,value"`; ""',
+    )
+    dropout: float = key(0.0, "share of a LoRA layer's inputs that training sets to zero", ge=0, lt=1)
+    rslora: bool = key(False, "scale LoRA by α/√r (Kalajdzievski 2023)")
+    dora: bool = key(False, "LoRA of directions, with a trained magnitude of each output (DoRA, Liu et al. 2024)")
+    tokens: int = key(20, "for `kind = prompt`: vectors in front of a text", ge=1)
+    fixed: Literal["", "A"] = key("", 'LoRA matrices that stay as they are drawn, on all clients; "": none')
+    correction: bool = key(
+        False, "LoRA: whether the server adds a matrix to the weights of each adapted layer; methods that do set it"
+    )
+
+    @model_validator(mode="after")
+    def _has_what_it_is_about(self) -> AdapterSettings:
+        for name, wrong in (
+            ("rslora", self.rslora),
+            ("dora", self.dora),
+            ("dropout", bool(self.dropout)),
+            ("fixed", bool(self.fixed)),
+            ("correction", self.correction),
+        ):
+            if wrong and self.kind != "lora":
+                raise ValueError(f"{name} is for kind = 'lora' (found: kind = '{self.kind}')")
+        if self.targets and self.kind not in ("lora", "ia3"):
+            raise ValueError(f"targets is for kind = 'lora' and 'ia3' (found: kind = '{self.kind}')")
+        return self
+
+
+class NetworkSettings(Section):
+    """The keys that say what the network is, and with which parameters it starts."""
+
+    title = "The network"
+
+    model: str = key(
+        "mlp",
+        "the network; `centers` is for clustering; one of your own is `package.module:function` ([how](models.md))",
+        values=", ".join(
+            f"`{name}`"
+            for name in (*NETWORKS.own, "torchvision:…", "timm:…", "transformers:…", "package.module:function")
+        ),
+    )
+    weights: Annotated[str, AfterValidator(_check_weights)] = key(
+        "",
+        'pretrained weights of a network of torchvision, timm or your own; "": drawn from the seed '
+        "([more](pretrained.md#weights))",
+        values="`.safetensors` file",
+    )
+    pooling: Literal["auto", "mean", "first", "last"] = key(
+        "auto",
+        "what the head of a transformer sees of a text: the mean of its tokens, the first, or the last; `auto`: as the "
+        "model's folder says ([more](pretrained.md#pooling))",
+    )
+    adapter: AdapterSettings = AdapterSettings()
+
+    @property
+    def based(self) -> bool:
+        """Whether the frozen parameters are those of files that every side of a run has of its own."""
+        return bool(self.adapter.kind != "none" and (self.weights or named_folder(self.model)))
+
+    def given(self) -> dict[str, Any]:
+        """Return the keys besides ``model`` that differ from their defaults; JSON values."""
+        kept = self.model_dump(include={*NetworkSettings.model_fields}, exclude={"model"}, exclude_defaults=True)
+        return {name: value for name, value in kept.items() if value}

@@ -1,0 +1,92 @@
+"""Texts as tokens of a pretrained model: word pieces, with the tokens that it expects around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.memo import remembered
+from florilegium.common.model_folders import text_facts, tokenizer_hash
+
+PADDING = -1
+"""Stands behind the last token of a text; no token has this number."""
+
+
+@remembered(4)
+def tokenizer(path: Path) -> Any:
+    """Return the tokenizer in a model's folder.
+
+    Raises:
+        ConfigurationError: if there is none, or it has more tokens than the model of the same folder knows.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # threads of its own would not survive a fork
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ConfigurationError(
+            "tokenizer: texts are read by the package transformers: pip install 'florilegium[transformers]'"
+        ) from error
+    try:
+        found = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a damaged file raises anything
+        raise ConfigurationError(
+            f"tokenizer: {path} cannot be read as a tokenizer: {type(error).__name__}: {error}"
+        ) from error
+    if len(found) > (known := text_facts(path, "tokenizer").vocabulary):
+        raise ConfigurationError(
+            f"tokenizer: {path} has {len(found)} tokens, and the model in the same folder knows {known}; the two do "
+            "not belong together"
+        )
+    return found
+
+
+def tokens_of(texts: Sequence[str], path: Path, length: int, name: str, notes: list[str]) -> NDArray[np.int32]:
+    """Return the tokens of texts, (n, length), each cut at ``length``, with ``PADDING`` behind the last.
+
+    Args:
+        texts: the texts.
+        path: the folder of the tokenizer.
+        length: the most tokens of a text, with those that the tokenizer adds.
+        name: what the texts are, for messages.
+        notes: to which the number of texts is added that were cut.
+
+    Raises:
+        DataError: if a text is empty, or gives no token.
+    """
+    if blank := [row for row, text in enumerate(texts) if not text.strip()]:
+        raise DataError(f"{name}: row {blank[0]} is an empty text, and so are {len(blank) - 1} others; remove them")
+    found = np.full((len(texts), length), PADDING, np.int32)
+    reads = tokenizer(path)
+    whole = reads(list(texts), truncation=False, verbose=False)["input_ids"] if texts else []
+    cut = [row for row, tokens in enumerate(whole) if len(tokens) > length]
+    if cut:
+        shorter = reads([texts[row] for row in cut], truncation=True, max_length=length, verbose=False)["input_ids"]
+        for row, tokens in zip(cut, shorter, strict=True):
+            whole[row] = tokens
+        notes.append(f"{name}: {len(cut)} of {len(texts)} texts have more than {length} tokens, and are cut")
+    for row, tokens in enumerate(whole):
+        if not tokens:
+            raise DataError(f"{name}: row {row} gives no token: {texts[row]!r:.60}")
+        found[row, : len(tokens)] = tokens
+    return found
+
+
+def other_vocabulary(reads: Path, model: Path) -> list[str]:
+    """Return what is wrong if a tokenizer's tokens are not those that a model was trained with; [] if they are.
+
+    Args:
+        reads: the folder of the tokenizer.
+        model: the folder of the model; if it has no tokenizer, only numbers of tokens are compared, when it is built.
+    """
+    own = tokenizer_hash(model)
+    if reads == model or not own or own == tokenizer_hash(reads):
+        return []
+    if tokenizer(reads).get_vocab() == tokenizer(model).get_vocab():
+        return []
+    return [f"tokenizer: the tokens of {reads} are not those that {model} was trained with; use 'auto'"]
