@@ -72,4 +72,5 @@ class PerFedAvgClient(BaseClient):
         generator = self.generator("further batches")
         least = least_batch(self.model, self.data.train)
         while True:
-            yield from batches(self.data.train, self.settings.batch_size, generator, least)
+            size, bucket = self.settings.batch_size, self.settings.bucket
+            yield from batches(self.data.train, size, generator, least, bucket=bucket)

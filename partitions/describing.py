@@ -40,7 +40,11 @@ def described(source: Source) -> DatasetSpec:
         source.refuse_keys()
         if isinstance(entry, DatasetSpec):
             return _as_asked(entry, source)
-        where = entry if isinstance(entry, Path) else from_function(entry, source.cache)
+        where = (
+            entry
+            if isinstance(entry, Path)
+            else from_function(entry, source.cache, source.keys.tokenizer, source.keys.text_length)
+        )
     spec = read_schema(where)
     if not (spec.arrays or folders.plain_parquet(where)) and folders.has_clients(where):
         spec = replace(spec, client_columns=tuple(dict.fromkeys((CLIENT, *spec.client_columns))))

@@ -271,7 +271,7 @@ class _Reader:
 
     def _cells(self, x: Any, name: str) -> Any:
         """Return the cells of the only input column: texts, or lists of numbers."""
-        if self.spec.kind in ("characters", "words"):
+        if self.spec.kind in ("characters", "words", "pieces"):
             return list(x)
         if self.spec.table is not None:
             columns = ", ".join(self.spec.table.columns)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.model_folders import find_folder, text_facts, tokenizer_hash
-from florilegium.common.text import OTHER, VOCABULARY_SIZE
+from florilegium.common.text import ALPHABET, OTHER, VOCABULARY_SIZE
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.tasks.choices import DEFAULTS, Choices
@@ -142,12 +142,17 @@ class DatasetSpec:
             return self
         if self.kind not in ("characters", "words"):
             raise ConfigurationError(f"tokenizer: '{self.name}' has inputs of kind '{self.kind}', not texts")
+        if self.arrays and np.load(self.arrays / "train-x.npy", mmap_mode="r").dtype != np.int32:
+            raise ConfigurationError(
+                f"tokenizer: '{self.name}' holds its texts as characters; give array_dataset the tokenizer"
+            )
         folder = find_folder(tokenizer, "tokenizer")
         facts = text_facts(folder, "tokenizer")
         if length > facts.limit:
             raise ConfigurationError(f"text-length: {folder} reads {facts.limit} tokens at most (found: {length})")
         shape = (length or facts.limit,)
-        return replace(self, kind="pieces", shape=shape, tokens=facts.vocabulary, tokenizer=str(folder))
+        labels = self.labels or (tuple(ALPHABET) if self.kind == "characters" and self.classes == len(ALPHABET) else ())
+        return replace(self, kind="pieces", shape=shape, tokens=facts.vocabulary, tokenizer=str(folder), labels=labels)
 
     @property
     def hidden(self) -> list[str]:

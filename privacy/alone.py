@@ -32,12 +32,12 @@ def unlike_alone(network: nn.Module, x: Tensor, *, ghost: bool) -> str:
 
     Returns:
         The name of a parameter, "the norm" with ``ghost``; "" if nothing differs, or if the network draws random
-        numbers other than those of dropout layers, so that nothing can be compared.
+        numbers in its trained layers, so that nothing can be compared.
 
     Raises:
         RunError: if Opacus raises an error, or has no gradient of a parameter.
     """
-    with _without_dropout(network):
+    with _without_draws(network):
         if not torch.equal(_outputs(network, x, "one"), _outputs(network, x, "another")):
             return ""
         for inputs in (x, _uneven(x)):
@@ -96,14 +96,13 @@ def _outputs(network: nn.Module, x: Tensor, draws: str) -> Tensor:
 
 
 @contextmanager
-def _without_dropout(network: nn.Module) -> Iterator[None]:
-    """Context in which dropout layers drop nothing."""
-    layers = [module for module in network.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
-    before = [layer.training for layer in layers]
+def _without_draws(network: nn.Module) -> Iterator[None]:
+    """Context in which modules without trained parameters of their own are in evaluation mode, and drop nothing."""
+    before = [(module, module.training) for module in network.modules()]
     try:
-        for layer in layers:
-            layer.eval()
+        for module, training in before:
+            module.training = training and any(parameter.requires_grad for parameter in module.parameters(recurse=False))
         yield
     finally:
-        for layer, training in zip(layers, before, strict=True):
-            layer.train(training)
+        for module, training in before:
+            module.training = training

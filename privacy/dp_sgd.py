@@ -7,7 +7,7 @@ The guarantee protects the presence of a single example of a client. In every st
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -113,6 +113,22 @@ def _search(epsilon: float, delta: float, planned: Planned, fixed: Planned) -> f
     return found
 
 
+class _Once:
+    """Hooks each module once, if it has several names in a network; Opacus would count its gradients for each name."""
+
+    def iterate_submodules(self, module: nn.Module) -> Iterable[nn.Module]:
+        """Yield the modules that are hooked."""
+        yield from dict.fromkeys(super().iterate_submodules(module))  # type: ignore[misc]
+
+
+class _Sampled(_Once, GradSampleModule):
+    pass
+
+
+class _Ghost(_Once, GradSampleModuleFastGradientClipping):
+    pass
+
+
 class PrivateGradients:
     """Clipped and noised gradients for the steps of one local training (DP-SGD).
 
@@ -146,9 +162,7 @@ class PrivateGradients:
             for parameter, _ in self._layouts:
                 parameter.data = _plain(parameter.data)
             self.model = (
-                GradSampleModuleFastGradientClipping(model, max_grad_norm=clip_norm)
-                if ghost
-                else GradSampleModule(model, loss_reduction="mean", strict=True)
+                _Ghost(model, max_grad_norm=clip_norm) if ghost else _Sampled(model, loss_reduction="mean", strict=True)
             )
             self.model.register_forward_pre_hook(lambda module, inputs: tuple(map(_plain, inputs)))
         except Exception as error:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from florilegium.apps.methods.registry import METHODS
+from florilegium.clients.core.batch_orders import EACH_ROUND
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError
+from florilegium.partitions.spec import DatasetSpec
 from florilegium.tasks.choices import OF_LOSS
 from florilegium.tasks.task import NEEDS, PER_EXAMPLE, Task
 from florilegium.tasks.weights import BALANCED
@@ -61,6 +63,17 @@ def learns(method: str, task: Task) -> bool:
     """Return whether a method with its default keys can learn a task."""
     entry = METHODS[method]
     return entry.task == "targets" and entry.client_class().needed(entry.hyper()()) <= task.provides
+
+
+def bucket_gap(settings: ClientSettings, spec: DatasetSpec) -> str:
+    """Return why batches cannot be of texts of similar length, "" if they can."""
+    if spec.kind != "pieces":
+        return f"'{spec.name}' has no texts that a tokenizer reads"
+    if settings.batch_order != EACH_ROUND:
+        return f"batch-order = '{settings.batch_order}' says what the batches are"
+    if settings.privacy.unit == "example":
+        return "private batches are Poisson samples, whatever the lengths"
+    return ""
 
 
 def _told(needs: frozenset[str]) -> str:

@@ -49,6 +49,11 @@ class SharedSettings(NetworkSettings, SourceSettings):
         "([more](data.md#batches))",
         values=", ".join((*(f"`{name}`" for name in BATCH_ORDERS.own), "`package.module:function`")),
     )
+    bucket: bool = key(
+        False,
+        "texts that a tokenizer reads: batches of similar length, which need less padding; an epoch still has all examples "
+        "once ([more](pretrained.md#batches))",
+    )
     learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0)
     learning_rate_decay: float = key(
         1.0,

@@ -37,6 +37,8 @@ With private gradients it returns the loss of each example, (b,).
 """
 
 EVALUATION_BATCH = 256
+BUCKET = 16
+"""Number of batches whose texts are sorted by length, with ``bucket``."""
 
 
 class Trained(NamedTuple):
@@ -86,9 +88,33 @@ def shuffled(examples: Examples, generator: torch.Generator) -> Tensor:
     return torch.randperm(len(examples), generator=generator)
 
 
-def batches(examples: Examples, size: int, generator: torch.Generator, least: int = 1) -> Iterator[Tensor]:
-    """Yield the rows of one epoch in random order, divided by :func:`in_batches`."""
-    yield from in_batches(shuffled(examples, generator).to(examples.y.device), size, least)
+def batches(
+    examples: Examples, size: int, generator: torch.Generator, least: int = 1, *, bucket: bool = False
+) -> Iterator[Tensor]:
+    """Yield the rows of one epoch in random order, divided by :func:`in_batches`, or :func:`by_length`."""
+    rows = shuffled(examples, generator).to(examples.y.device)
+    sorts = bucket and not examples.x.is_floating_point()  # features of texts have no length
+    yield from by_length(rows, examples.x, size, generator, least) if sorts else in_batches(rows, size, least)
+
+
+def by_length(rows: Tensor, x: Tensor, size: int, generator: torch.Generator, least: int = 1) -> list[Tensor]:
+    """Return rows of an epoch, in random order, in batches of texts of similar length, which need less padding.
+
+    Of each :data:`BUCKET` batches' rows, as they come, the shortest texts make a batch, then the next longer ones; the
+    batches of all are in random order.
+
+    Args:
+        rows: the rows in random order.
+        x: texts as tokens (n, length), negative behind the last.
+        size: rows of a batch.
+        generator: draws the order of the batches.
+        least: see :func:`in_batches`.
+    """
+    lengths = (x >= 0).sum(dim=1)
+    parts = rows.split(BUCKET * size)
+    ordered = [part[lengths[part].argsort(stable=True)] for part in parts]
+    found = [batch for part in ordered for batch in in_batches(part, size, least)]
+    return [found[place] for place in torch.randperm(len(found), generator=generator).tolist()]
 
 
 def in_batches(rows: Tensor, size: int, least: int = 1) -> list[Tensor]:
@@ -264,7 +290,7 @@ def train(
 
         def epoch() -> Iterator[Tensor]:
             redraw()
-            yield from _epoch(examples, settings.batch_size, generator, protected, least, order)
+            yield from _epoch(examples, settings, generator, protected, least, order)
 
         def ended() -> None:
             if after_epoch is not None:
@@ -378,18 +404,19 @@ def _gradients(
 
 def _epoch(
     examples: Examples,
-    size: int,
+    settings: ClientSettings,
     generator: torch.Generator,
     protected: PrivateGradients | None,
     least: int,
     order: Order | None,
 ) -> Iterator[Tensor]:
     """Yield the batches of an epoch: drawn, or the rest of a pass; for DP-SGD, as many Poisson-sampled batches."""
+    size = settings.batch_size
     if order is not None:
         yield from order.rest(lambda rows: in_batches(rows.to(examples.y.device), size, least))
         return
     if protected is None:
-        yield from batches(examples, size, generator, least)
+        yield from batches(examples, size, generator, least, bucket=settings.bucket)
         return
     for _ in range(-(-len(examples) // size)):
         protected.forget()

@@ -28,6 +28,7 @@ from florilegium.common.settings import NAME, folder
 from florilegium.common.text import encode
 from florilegium.partitions.sources.names import names_of
 from florilegium.partitions.sources.numbers import LOST
+from florilegium.partitions.sources.pieces import tokens_of
 from florilegium.partitions.sources.schema import Schema
 from florilegium.partitions.sources.source import CLIENT, LONGEST_TEXT
 from florilegium.partitions.sources.store import Imported, scales, write_dataset
@@ -77,8 +78,10 @@ def read_entry(found: Any, reference: str) -> DatasetSpec | ArrayFunction:
 
 
 @remembered(16)
-def from_function(function: ArrayFunction, cache: Path) -> Path:
+def from_function(function: ArrayFunction, cache: Path, tokenizer: str = "", length: int = 0) -> Path:
     """Call a function, once per process, write what it returns to the cache, and return the folder.
+
+    ``tokenizer`` and ``length`` say how texts become tokens (:meth:`DatasetSpec.read_by`).
 
     Raises:
         ConfigurationError: if it fails.
@@ -97,7 +100,7 @@ def from_function(function: ArrayFunction, cache: Path) -> Path:
             f"dataset: function '{function.name}' gave {len(parts)} parts; expected (x, y) for training, and perhaps "
             "another for tests"
         )
-    return _stored(function.name, cache, *parts)
+    return _stored(function.name, cache, *parts, tokenizer=tokenizer, length=length)
 
 
 def _yields(returned: Any) -> bool:
@@ -118,7 +121,15 @@ def _is_examples(part: Any) -> bool:
     )  # fmt: skip
 
 
-def array_dataset(train: Any, test: Any = None, *, name: str = "arrays", cache_dir: str = CACHE) -> str:
+def array_dataset(
+    train: Any,
+    test: Any = None,
+    *,
+    name: str = "arrays",
+    cache_dir: str = CACHE,
+    tokenizer: str = "",
+    text_length: int = 0,
+) -> str:
     """Write arrays as a dataset; return the path of its folder, a value for the key ``dataset``.
 
     The folder is named by a hash of its content, so equal arrays are stored once.
@@ -133,6 +144,8 @@ def array_dataset(train: Any, test: Any = None, *, name: str = "arrays", cache_d
         test: the test rows, in the same form; None: a fifth of each client's rows is held out for tests.
         name: the dataset's name in messages.
         cache_dir: the folder of the cache, as the key ``cache-dir``.
+        tokenizer: folder of the pretrained model that is to read n texts; "": they are characters.
+        text_length: as the key ``text-length``, with a ``tokenizer``.
 
     Raises:
         ConfigurationError: if ``name`` cannot name a file.
@@ -140,13 +153,13 @@ def array_dataset(train: Any, test: Any = None, *, name: str = "arrays", cache_d
     """
     if not re.fullmatch(NAME, name):
         raise ConfigurationError(f"name: '{name}' cannot name a file; use letters, digits, '.', '_' and '-'")
-    return str(_stored(name, folder(cache_dir), train, test))
+    return str(_stored(name, folder(cache_dir), train, test, tokenizer=tokenizer, length=text_length))
 
 
-def _stored(name: str, cache: Path, train: Any, test: Any = None) -> Path:
+def _stored(name: str, cache: Path, train: Any, test: Any = None, *, tokenizer: str, length: int) -> Path:
     given = {"train": train} | ({} if test is None else {"test": test})
     parts = {part: _read(value, f"{name}, {part}") for part, value in given.items()}
-    schema, splits = _described(name, parts)
+    schema, splits = _described(name, parts, tokenizer, length)
     target = cache.absolute() / "arrays" / _hash(schema, splits)
     return make_once(target, lambda: Imported(schema, splits), write_dataset)
 
@@ -260,7 +273,9 @@ def _array(value: Any, where: str) -> NDArray[Any] | list[str]:
 # --------------------------------------------------------------------------------------------- describing
 
 
-def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], dict[str, Split]]:
+def _described(
+    name: str, parts: Mapping[str, _Part], tokenizer: str, length: int
+) -> tuple[dict[str, Any], dict[str, Split]]:
     """Return the schema of the parts, and their rows decoded as it says."""
     train, test = parts["train"], parts.get("test")
     schema: dict[str, Any] = {"name": name}
@@ -291,7 +306,7 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
         schema["clients"] = [CLIENT]
     valid = Schema.model_validate(schema)
     assert not valid.problem(), valid.problem()
-    spec, splits = valid.spec(Path(name)), {}
+    spec, splits = valid.spec(Path(name)).read_by(tokenizer, length), {}
     for part, value in parts.items():
         if targets:
             y: NDArray[Any] = numbers_to_predict(spec, [*value.y.reshape(len(value.y), -1).T], value.where)
@@ -300,7 +315,7 @@ def _described(name: str, parts: Mapping[str, _Part]) -> tuple[dict[str, Any], d
         else:
             y = labels_of(spec, _cells(value.y), value.where)
         clients = {} if value.clients is None else {CLIENT: value.clients}
-        splits[part] = Split(_decoded_inputs(schema, value.x), y, clients)
+        splits[part] = Split(_decoded_inputs(schema, spec, value.x), y, clients)
     return schema, splits
 
 
@@ -375,7 +390,13 @@ def _channels_first(x: NDArray[np.floating[Any]], where: str) -> NDArray[np.floa
     return x.transpose(0, 3, 1, 2) if _layout(x.shape, where, required=False) == "last" else x
 
 
-def _decoded_inputs(schema: Mapping[str, Any], x: NDArray[Any] | list[str]) -> NDArray[Any]:
+def _decoded_inputs(schema: Mapping[str, Any], spec: DatasetSpec, x: NDArray[Any] | list[str]) -> NDArray[Any]:
+    if isinstance(x, list) and spec.tokenizer:
+        notes: list[str] = []
+        tokens = tokens_of(x, Path(spec.tokenizer), spec.shape[0], spec.name, notes)
+        for note in notes:
+            log.warning("%s", note)
+        return tokens
     if isinstance(x, list):
         return np.stack([encode(text, schema["texts"]["length"]) for text in x])
     if "pictures" in schema:

@@ -51,7 +51,7 @@ def _client(folder: Path, examples: Examples | None = None, **keys: Value) -> An
 
 
 def _sent(client: Any, seed: int = 1) -> Arrays:
-    return get_arrays(make_network("linear", DATASETS["digits"], client.hyper, seed))
+    return get_arrays(make_network(NetworkSettings(model="linear"), DATASETS["digits"], client.hyper, seed))
 
 
 def _log_embeddings(w: dict[str, Tensor], x: Tensor, z: Tensor | None = None) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.models.convnets import _convnet
 from florilegium.models.dry_run import random_inputs
 from florilegium.models.networks import build
@@ -29,7 +30,7 @@ def _entries(network: nn.Module, capacity: float, start: int = 0) -> dict[str, t
 
 @pytest.mark.parametrize("name", mostly_long(DIVIDED, "mlp", "cnn-bn", "char-lstm"))
 def test_a_sub_network_computes_what_the_network_does_with_all_other_entries_at_zero(name: str) -> None:
-    shape, codes = SHAPES.get(name, (3, 16, 16)), name == "char-lstm"
+    shape, codes = SHAPES.get(name, (3, 16, 16)), VOCABULARY_SIZE * (name == "char-lstm")
     network = build(name, shape, 10, 1, codes=codes)
     for capacity in (0.5, 0.3):
         check(network, random_inputs(shape, codes=codes), _entries(network, capacity))
@@ -106,7 +107,7 @@ def test_a_rule_that_does_not_fit_is_found_by_trying() -> None:
     mlp = build("mlp", (1, 8, 8), 10, 1)
     mixed = _entries(mlp, 0.5) | {"fc2.0.weight": _entries(mlp, 0.5, 1)["fc2.0.weight"]}
     with pytest.raises(ValueError, match="does not compute the same"):
-        check(mlp, random_inputs((1, 8, 8), codes=False), mixed)
+        check(mlp, random_inputs((1, 8, 8), codes=0), mixed)
 
 
 @pytest.mark.parametrize("shapes", [{}, {"weight": (3, 2), "bias": (2,)}, {"weight": (2,), "bias": (2,)}])

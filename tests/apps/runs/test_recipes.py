@@ -28,7 +28,7 @@ def test_shipped_recipes_are_valid(name: str) -> None:
     settings, hyper = parse(complete(read_recipe(name)))
     if settings.method == "ppfe":
         spec = dataset_of(settings)
-        assert plan(hyper, settings.model, spec.shape, spec.classes, settings.seed).rounds == settings.rounds
+        assert plan(hyper, settings, spec.shape, spec.classes, settings.seed).rounds == settings.rounds
 
 
 @pytest.mark.parametrize("name", NAMES)
