@@ -28,6 +28,8 @@ _PARTS: Mapping[str, str] = {
     "prompt_encoder": "prompt",
 }  # fmt: skip
 """Children of peft's layers that hold what is trained, and the block that each becomes."""
+_UNSAID = (BASE, "model", "base_model", "base_layer")
+"""Parts of a module's path that its short name leaves out."""
 _NAME = "default"
 """peft's name of an adapter that has none."""
 
@@ -207,7 +209,7 @@ def _blocks(network: nn.Module) -> dict[str, dict[str, nn.Module]]:
         if (block := _PARTS.get(child)) is None or not any(True for _ in whole(module)):
             continue
         own = module._modules.get(_NAME)
-        named = "_".join(part for part in place.split(".") if part not in (BASE, "model", "base_model")) or child
+        named = "_".join(part for part in place.split(".") if part not in _UNSAID) or child
         found.setdefault(block, {})[named] = module if own is None else own
     return dict(sorted(found.items()))
 

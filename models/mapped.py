@@ -35,7 +35,7 @@ def map_frozen(model: nn.Module, cache: Path) -> Arrays | None:
     fixed = {name: tensors[name] for name in frozen(model)}
     if sum(tensor.nbytes for tensor in fixed.values()) < SMALLEST:
         return None
-    plain = {name: tensor for name, tensor in fixed.items() if tensor.is_contiguous()}
+    plain = {name: one for name, one in fixed.items() if one.stride() == torch.empty(one.shape, device="meta").stride()}
     arrays: Arrays = {name: tensor.detach().numpy() for name, tensor in plain.items()}
     file = make_once(cache / "frozen" / f"{hash_of(arrays)}.safetensors", lambda: arrays, save_file)
     unchanged = np.memmap(file, np.uint8, "r")

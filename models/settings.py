@@ -27,8 +27,7 @@ class AdapterSettings(Section):
 
     kind: Literal["none", "head", "lora", "ia3", "prompt"] = key(
         "none",
-        "what is trained: the whole network; its last block alone; or, beside that block, LoRA, IA³ or a prompt's "
-        "vectors, while the base is frozen, and stays where it is",
+        "what is trained: the whole network; its last block; or beside that block LoRA, IA³ or a prompt's vectors",
     )
     rank: int = key(8, "r, rank of LoRA's update B·A of a layer's weights", ge=1)
     alpha: float = key(16.0, "α, LoRA's update is multiplied by α/r, with `adapter.rslora` by α/√r", gt=0)

@@ -190,8 +190,8 @@ class SourceSettings(DataSettings):
     )
     text_length: int = key(
         0,
-        "characters of each text of a dataset without a schema; 0: the longest training text, at most 200. Tokens of "
-        "each text that a `tokenizer` reads; 0: as many as its model reads",
+        "characters of each text without a schema, 0: the longest training text, at most 200; or with a `tokenizer` "
+        "tokens, 0: as many as its model reads",
         ge=0,
     )
     image_size: int = key(

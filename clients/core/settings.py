@@ -51,8 +51,7 @@ class SharedSettings(NetworkSettings, SourceSettings):
     )
     bucket: bool = key(
         False,
-        "texts that a tokenizer reads: batches of similar length, which need less padding; an epoch still has all examples "
-        "once ([more](pretrained.md#batches))",
+        "batches of texts of similar length, which need less padding ([more](pretrained.md#batches))",
     )
     learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0)
     learning_rate_decay: float = key(
