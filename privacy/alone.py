@@ -101,7 +101,9 @@ def _without_draws(network: nn.Module) -> Iterator[None]:
     before = [(module, module.training) for module in network.modules()]
     try:
         for module, training in before:
-            module.training = training and any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+            module.training = training and any(
+                parameter.requires_grad for parameter in module.parameters(recurse=False)
+            )
         yield
     finally:
         for module, training in before:

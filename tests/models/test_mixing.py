@@ -94,7 +94,7 @@ HARMLESS = {
 def test_what_mixes_is_found_and_left_as_it_was(name: str) -> None:
     network = _network(copy.deepcopy(MIXING[name]))
     before = {n: t.clone() for n, t in network.state_dict().items()}
-    assert mixing(network, random_inputs(SHAPE, codes=False))
+    assert mixing(network, random_inputs(SHAPE, codes=0))
     assert network.training
     assert all(torch.equal(tensor, before[n]) for n, tensor in network.state_dict().items())
 
@@ -102,18 +102,18 @@ def test_what_mixes_is_found_and_left_as_it_was(name: str) -> None:
 def test_a_last_layer_of_zeros_hides_nothing() -> None:
     network = _network(nn.BatchNorm2d(4, affine=False, track_running_stats=False))
     nn.init.zeros_(network[-1].weight)
-    assert "depends on the others" in mixing(network, random_inputs(SHAPE, codes=False))
+    assert "depends on the others" in mixing(network, random_inputs(SHAPE, codes=0))
 
 
 @pytest.mark.parametrize("name", [*HARMLESS])
 def test_what_does_not_mix_is_let_through(name: str) -> None:
-    assert mixing(_network(copy.deepcopy(HARMLESS[name])), random_inputs(SHAPE, codes=False)) == ""
+    assert mixing(_network(copy.deepcopy(HARMLESS[name])), random_inputs(SHAPE, codes=0)) == ""
 
 
 @pytest.mark.parametrize(("model", "mixes"), [("lenet", False), ("mlp", False), ("linear", False), ("cnn-bn", True)])
 def test_the_suites_networks(model: str, mixes: bool) -> None:
     network = build(model, (1, 16, 16), 10, 1)
-    assert bool(mixing(network, random_inputs((1, 16, 16), codes=False))) is mixes
+    assert bool(mixing(network, random_inputs((1, 16, 16), codes=0))) is mixes
 
 
 def test_codes_are_replaced_by_others() -> None:

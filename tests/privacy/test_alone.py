@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.models.dry_run import random_inputs
 from florilegium.models.networks import build
 from florilegium.privacy.alone import unlike_alone
@@ -64,7 +65,7 @@ def _convolution(**keys: object) -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, **keys), nn.Tanh(), nn.Flatten(), nn.Linear(192, 2))  # type: ignore[arg-type]
 
 
-CODES, IMAGES = random_inputs((12,), codes=True), random_inputs((2, 8, 8), codes=False)
+CODES, IMAGES = random_inputs((12,), codes=VOCABULARY_SIZE), random_inputs((2, 8, 8), codes=0)
 WRONG = {
     "packed": (lambda: Reader(packed=True), CODES, "lstm"),
     "padding": (lambda: Reader(packed=False, padding=0), CODES, "table"),
@@ -76,7 +77,7 @@ RIGHT = {
     "unpacked": (lambda: Reader(packed=False), CODES),
     "zeros": (_convolution, IMAGES),
     "dropout": (lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(128, 2)), IMAGES),
-    "lenet": (lambda: build("lenet", (1, 16, 16), 10, 1), random_inputs((1, 16, 16), codes=False)),
+    "lenet": (lambda: build("lenet", (1, 16, 16), 10, 1), random_inputs((1, 16, 16), codes=0)),
 }
 
 
