@@ -45,8 +45,8 @@ class Base(nn.Module):
         """
         mask = x >= 0
         if not torch.compiler.is_exporting():
-            longest = int(mask.sum(dim=1).max()) if len(x) else 1
-            x, mask = x[:, : max(1, longest)], mask[:, : max(1, longest)]
+            longest = max(1, int((mask.any(dim=0) * torch.arange(1, x.shape[1] + 1, device=x.device)).max()))
+            x, mask = x[:, :longest], mask[:, :longest]
         found = self.model(input_ids=x.clamp(min=0), attention_mask=mask.long())
         hidden: Tensor = found.logits if "logits" in found else found.last_hidden_state
         hidden = hidden[:, hidden.shape[1] - x.shape[1] :]  # behind a prompt's vectors

@@ -43,9 +43,9 @@ def test_adapters_and_head_travel_and_are_stored(run: Runs) -> None:
 
 
 def test_it_learns(run: Runs) -> None:
-    path = run("run", rounds=8, pooling="mean", **{"optimizer": "adam", "learning-rate": 0.01})
-    found = [line["seen"] for line in read_metrics(path) if "seen" in line]
-    assert max(line["accuracy"] for line in found) > 0.5  # of three classes
+    path = run("run", rounds=5, pooling="mean", **{"optimizer": "adam", "learning-rate": 0.01})
+    found = [line["training"]["loss"] for line in read_metrics(path) if "training" in line]
+    assert found[-1] < 0.95 * found[0]
 
 
 def test_resuming_and_packing_change_nothing(run: Runs) -> None:
