@@ -16,8 +16,8 @@ from florilegium.common.files import make_once
 from florilegium.common.memo import remembered
 from florilegium.common.seeds import numpy_generator
 from florilegium.common.settings import folder
-from florilegium.partitions import duplicates
 from florilegium.common.text import listed
+from florilegium.partitions import duplicates
 from florilegium.partitions.asking import split_of
 from florilegium.partitions.canaries import plant
 from florilegium.partitions.dealing import divided

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from torch import nn
 
 from florilegium.clients.core.network import network_for

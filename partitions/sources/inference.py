@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
-from florilegium.partitions.sources.cells import spellings
 from florilegium.common.text import listed as separated
+from florilegium.partitions.sources.cells import spellings
 from florilegium.partitions.sources.columns import (
     category_codes,
     class_labels,

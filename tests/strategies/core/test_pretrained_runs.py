@@ -43,7 +43,7 @@ def test_adapters_and_head_travel_and_are_stored(run: Runs) -> None:
 
 
 def test_it_learns(run: Runs) -> None:
-    path = run("run", rounds=5, pooling="mean", **{"optimizer": "adam", "learning-rate": 0.01})
+    path = run("run", rounds=10, pooling="mean", **{"optimizer": "adam", "learning-rate": 0.01})
     found = [line["training"]["loss"] for line in read_metrics(path) if "training" in line]
     assert found[-1] < 0.95 * found[0]
 
