@@ -13,7 +13,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from florilegium.apps.assembly.node_clients import DeviceClient
-from florilegium.apps.assembly.node_config import allowance_of, own_data, parse_node
+from florilegium.apps.assembly.node_config import allowance_of, identity_of, own_data, parse_node
 from florilegium.apps.assembly.parts import assemble, code_of
 from florilegium.apps.origins.packages import NOT_INSTALLED, versions
 from florilegium.apps.settings.configuration import received
@@ -50,7 +50,7 @@ def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]
         device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir, duplicates=s.duplicates
     )
     return assembly.host(
-        DeviceClient(device.client_id, own, allowance, device.capacity), device.state_dir
+        DeviceClient(device.client_id, own, allowance, device.capacity, identity_of(device)), device.state_dir
     ), assembly.code
 
 

@@ -13,6 +13,7 @@ from florilegium.partitions.clientdata import ClientData, simulated
 from florilegium.partitions.federation import federate
 from florilegium.partitions.settings import FederationSettings
 from florilegium.privacy.allowance import Allowance
+from florilegium.privacy.secure_sum.identity import Identity
 
 
 class SimulatedClients:
@@ -21,6 +22,7 @@ class SimulatedClients:
     pinned = False
     allowance = None
     capacity = 1.0
+    identity = None
 
     def __init__(self, settings: FederationSettings, device: torch.device) -> None:
         self._federation, self._dataset = federate(settings)
@@ -50,17 +52,24 @@ class DeviceClient:
         data: its data.
         allowance: the total privacy cost that the owner allows; None: any.
         capacity: the share of each layer's channels that the device can hold.
+        identity: the device's identity, and those that it knows.
     """
 
     pinned = True
 
     def __init__(
-        self, client_id: str, data: ClientData, allowance: Allowance | None = None, capacity: float = 1.0
+        self,
+        client_id: str,
+        data: ClientData,
+        allowance: Allowance | None = None,
+        capacity: float = 1.0,
+        identity: Identity | None = None,
     ) -> None:
         self._id = client_id
         self._data = data
         self.allowance = allowance
         self.capacity = capacity
+        self.identity = identity
 
     def clients(self) -> Sequence[str]:
         """Return the device's client id."""

@@ -11,12 +11,13 @@ import torch
 from pydantic import Field, ValidationError, field_validator
 
 from florilegium.common.errors import DataError, RefusedError, nearest
-from florilegium.common.settings import NAME, Section, Value, check_folder
+from florilegium.common.settings import NAME, Section, Value, check_folder, folder
 from florilegium.partitions.clientdata import ClientData
 from florilegium.partitions.device_data import DeviceSchema, read_device, read_device_schema, report
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.privacy.allowance import FOLDER, Allowance
+from florilegium.privacy.secure_sum.identity import Identity, read_identity
 
 log = logging.getLogger("flwr")
 
@@ -41,6 +42,8 @@ class DeviceSettings(Section):
             refused. 0: any run is welcome.
         capacity: the share of each layer's channels that the device can hold; methods that send whole networks leave
             a device with less than 1 out.
+        identity: file of the private key with which the device certifies its keys in secure sums.
+        peers: file of the public keys of the devices with which it takes part in secure sums; "": with any.
         threads: with how many threads the device computes (:func:`florilegium.clients.core.worker.limit_threads`).
     """
 
@@ -53,9 +56,11 @@ class DeviceSettings(Section):
     embeddings: str = ""
     max_epsilon: float = Field(0.0, ge=0)
     capacity: float = Field(1.0, gt=0, le=1)
+    identity: str = ""
+    peers: str = ""
     threads: int = Field(0, ge=0, le=1024)
 
-    _check = field_validator("state_dir", "schema_file", "dataset", "embeddings")(check_folder)
+    _check = field_validator("state_dir", "schema_file", "dataset", "embeddings", "identity", "peers")(check_folder)
 
     @field_validator("client_id")
     @classmethod
@@ -102,6 +107,17 @@ def read_node(text: str) -> DeviceSettings:
     return parse_node(parse_config_args([text]))
 
 
+def identity_of(device: DeviceSettings) -> Identity | None:
+    """Return the identity of a device, and those that it knows; None if it has none.
+
+    Raises:
+        DataError: if a file cannot be used.
+    """
+    if not device.identity:
+        return None
+    return read_identity(folder(device.identity), folder(device.peers) if device.peers else None)
+
+
 def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
     """Check a device's ``--node-config``.
 
@@ -117,6 +133,8 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
         raise DataError(f'--node-config: client-id: write the name in quotes, such as client-id="1.10" (found: {name})')
     if node.get("max-epsilon") and not node.get("state-dir"):
         raise DataError("--node-config: max-epsilon needs state-dir, where the privacy account is kept from run to run")
+    if node.get("peers") and not node.get("identity"):
+        raise DataError("--node-config: peers needs identity, the device's own key, by which the others know it")
     words = {key: str(value) if key == "client-id" else value for key, value in node.items()}
     try:
         return DeviceSettings.model_validate(words)

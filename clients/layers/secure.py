@@ -27,6 +27,7 @@ from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, NOISE, Reply, Re
 from florilegium.clients.layers.layer import Layer, Place
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
+from florilegium.privacy.secure_sum.identity import Identity
 from florilegium.privacy.secure_sum.masks import NARROW, WIDE, Vector
 from florilegium.privacy.secure_sum.party import TOKEN, Party
 
@@ -93,32 +94,42 @@ def _write(path: Path, *parts: bytes | memoryview) -> None:
             file.write(part)
 
 
-def carry_out(stage: Stage, folder: Callable[[str, str, str], Path], said: Callable[[Exception], str]) -> StageReply:
+def carry_out(
+    stage: Stage,
+    folder: Callable[[str, str, str], Path],
+    said: Callable[[Exception], str],
+    identity: Identity | None = None,
+) -> StageReply:
     """Have the clients of a node carry out a stage that is a message of its own; return the reply.
 
     Args:
         stage: the stage, and what each client is told.
         folder: returns the folder of a client, given its id, the run's name and identity.
         said: returns what the server may know of an error.
+        identity: the identity of a device.
     """
     messages, failures = dict[str, bytes](), dict[str, str]()
     for client, told in stage.messages.items():
         try:
-            messages[client] = _step(stage, Secrets(folder(client, stage.run, stage.identity) / SECRETS), told)
+            messages[client] = _step(
+                stage, Secrets(folder(client, stage.run, stage.identity) / SECRETS), told, identity
+            )
         except Exception as error:  # an error in one client must not affect the others
             failures[client] = said(error)
     return StageReply(messages, failures)
 
 
-def _step(stage: Stage, secrets: Secrets, told: bytes) -> bytes:
+def _step(stage: Stage, secrets: Secrets, told: bytes, identity: Identity | None) -> bytes:
     if stage.stage == "keys":
         if len(stage.token) != TOKEN:
             raise RunError(f"an exchange is named by {TOKEN} bytes")
         party = Party(stage.token)
-        reply = party.enter(told)
+        reply = party.enter(told, identity)
     else:
         party = secrets.take(stage.token)
-        steps = {"shares": party.share, "open": party.open, "reveal": party.reveal}
+        steps: dict[str, Callable[[bytes], bytes]] = {
+            "shares": partial(party.share, identity=identity), "open": party.open, "reveal": party.reveal,
+        }  # fmt: skip
         reply = _again(party, secrets, told) if stage.stage == "again" else steps[stage.stage](told)
     if stage.stage != "reveal":
         secrets.store(party)

@@ -57,6 +57,7 @@ from florilegium.partitions.clientdata import ClientData
 from florilegium.partitions.loading import task_of
 from florilegium.partitions.scaling import Scaling
 from florilegium.privacy.allowance import Allowance
+from florilegium.privacy.secure_sum.identity import Identity
 from florilegium.tasks.weights import FEDERATION, class_weights
 
 log = logging.getLogger("flwr")
@@ -75,6 +76,10 @@ class Source(Protocol):
     @property
     def capacity(self) -> float:
         """The share of each layer's channels that the node can hold, in (0, 1]."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """What the node knows of the identities of devices, for secure sums."""
 
     def clients(self) -> Sequence[str]:
         """Return the ids of the clients this node holds."""
@@ -165,7 +170,7 @@ class Host:
             own: the id of the client that a stock strategy means when it addresses this node.
         """
         if message.metadata.message_type == STAGE:
-            reply = carry_out(Stage.unpack(message.content), self._state_folder, self._said)
+            reply = carry_out(Stage.unpack(message.content), self._state_folder, self._said, self._source.identity)
             return Message(reply.pack(), reply_to=message)
         trains = message.metadata.message_type.startswith("train")
         request = Request.unpack(message.content, trains=trains, run=str(message.metadata.run_id))

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from florilegium.privacy.secure_sum import keys
+from florilegium.privacy.secure_sum.identity import CERTIFICATE, signer_of
 from florilegium.privacy.secure_sum.party import (
     ENTRY,
     PUBLIC,
     ProtocolError,
+    certified,
     invitation,
     possession,
     verification_key_of,
@@ -27,9 +29,11 @@ class Entry:
 
     Attributes:
         token: names the exchange.
+        certificates: those of the parties that have sent one, by their numbers.
     """
 
     token: bytes
+    certificates: dict[int, bytes] = field(default_factory=dict)
     _private: bytes = field(default_factory=keys.new_key)
 
     def invitation(self, party: int) -> bytes:
@@ -40,15 +44,20 @@ class Entry:
         """Return the public keys in a party's reply.
 
         Raises:
-            ProtocolError: if it is malformed, or the party does not hold the private keys.
+            ProtocolError: if it is malformed, the party does not hold the private keys, or has certified others.
         """
-        if len(message) != ENTRY:
+        if len(message) not in (ENTRY, ENTRY + CERTIFICATE):
             raise ProtocolError(f"its public keys have {len(message)} bytes, expected {ENTRY}")
+        certificate, message = message[ENTRY:], message[:ENTRY]
         public, shown, signature = message[:PUBLIC], message[PUBLIC : -keys.SIGNATURE], message[-keys.SIGNATURE :]
         secrets = [self._agreed(public[i * keys.KEY :][: keys.KEY]) for i in range(2)]
         signed = keys.is_signed(verification_key_of(public), shown, signature)
         if shown != possession(secrets, party, self.token) or not signed:
             raise ProtocolError("it does not hold its public keys")
+        if certificate:
+            if signer_of(certificate, certified(self.token, party, public)) is None:
+                raise ProtocolError("its certificate is not for its public keys")
+            self.certificates[party] = certificate
         return public
 
     def _agreed(self, public: bytes) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from florilegium.privacy.secure_sum import keys, shamir
+from florilegium.privacy.secure_sum.identity import CERTIFICATE, Identity
 from florilegium.privacy.secure_sum.masks import Vector
 
 TOKEN = 16
@@ -26,6 +27,8 @@ _COMPLAINT = b"florilegium complaint: its share cannot be opened"
 _SHARES = 2 * shamir.SHARE
 SEALED = _SHARES + keys.SEALED
 """Length of two sealed shares."""
+LEAF = 16
+"""Length of what stands for a party in the list of all parties' keys."""
 SEED, MASK_KEY = 0, 1
 """Which share is revealed: of the seed of a party whose vector is in the sum, of the mask key of one that vanished."""
 
@@ -47,6 +50,8 @@ class Party:
         peers: the public keys of its neighbours, by their numbers.
         shares: the shares of its neighbours' seeds and mask keys, those that it could open.
         senders: the neighbours that have sent shares.
+        cohort: a hash of the list of all parties' keys, if the server has sent one; shares can be opened by those alone
+            that have seen the same list.
     """
 
     token: bytes
@@ -60,16 +65,18 @@ class Party:
     peers: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, bytes] = field(default_factory=dict)
     senders: list[int] = field(default_factory=list)
+    cohort: bytes = b""
 
     def public(self) -> bytes:
         """Return the public keys, which the server passes to the neighbours."""
         return keys.public_key(self.seal_key) + keys.public_key(self.mask_key) + keys.verification_key(self.sign_key)
 
-    def enter(self, message: bytes) -> bytes:
-        """Return the public keys, and what shows the server that the party holds them.
+    def enter(self, message: bytes, identity: Identity | None = None) -> bytes:
+        """Return the public keys, what shows the server that the party holds them, and a certificate if it has one.
 
         Args:
             message: as :func:`invitation` makes it.
+            identity: the device's identity.
 
         Raises:
             ProtocolError: if it is malformed, or the server's key is of low order.
@@ -80,20 +87,32 @@ class Party:
         (self.index,), server = _NUMBER.unpack_from(message), message[_NUMBER.size :]
         secrets = [_agreed(key, server, b" possession" + self.token) for key in (self.seal_key, self.mask_key)]
         shown = possession(secrets, self.index, self.token)
-        return self.public() + shown + keys.sign(self.sign_key, shown)
+        public = self.public()
+        certificate = identity.certify(certified(self.token, self.index, public)) if identity else b""
+        return public + shown + keys.sign(self.sign_key, shown) + certificate
 
-    def share(self, message: bytes) -> bytes:
+    def share(self, message: bytes, identity: Identity | None = None) -> bytes:
         """Read the neighbours' public keys; return a commitment to the seed, and sealed shares for each neighbour.
 
         Args:
             message: as :func:`introduction` makes it.
+            identity: the device's identity.
 
         Raises:
-            ProtocolError: if it is malformed, or the threshold is so low that both secrets could be had.
+            ProtocolError: if it is malformed, or the threshold is so low that both secrets could be had, or neighbours'
+                keys are not in the list of all parties' or not certified by devices that this one knows.
         """
         self._expect("keys")
         self.index, self.threshold, count = _HEADER.unpack_from(_long_enough(message, _HEADER.size))
-        entries = _entries(message[_HEADER.size :], PUBLIC, count)
+        end = _HEADER.size + count * (_NUMBER.size + PUBLIC)
+        entries = _entries(message[_HEADER.size : end], PUBLIC, count)
+        self.cohort, certificates = self._listed(message[end:], entries)
+        if identity is not None:
+            signed = {peer: certified(self.token, peer, public) for peer, public in entries.items()}
+            try:
+                identity.check(signed, certificates)
+            except ValueError as error:
+                raise ProtocolError(str(error)) from error
         if self.index in entries or not len(entries) < 2 * self.threshold <= 2 * len(entries):
             raise ProtocolError(f"{len(entries)} neighbours and threshold {self.threshold} protect nothing")
         every = [
@@ -105,7 +124,7 @@ class Party:
         places = [peer + 1 for peer in entries]
         seeds, mask_keys = (shamir.split(secret, self.threshold, places) for secret in (self.seed, self.mask_key))
         sealed = [
-            number(peer) + keys.seal(self._sealing(peer), seed + mask_key, self._context(self.index, peer))
+            number(peer) + keys.seal(self._sealing(peer), seed + mask_key, self._seal(self.index, peer))
             for peer, seed, mask_key in zip(entries, seeds, mask_keys, strict=True)
         ]
         return keys.commitment(self.seed, self._context(self.index)) + b"".join(sealed)
@@ -126,7 +145,7 @@ class Party:
         complaints = b""
         for peer, sealed in received.items():
             try:
-                self.shares[peer] = keys.unseal(self._sealing(peer), sealed, self._context(peer, self.index))
+                self.shares[peer] = keys.unseal(self._sealing(peer), sealed, self._seal(peer, self.index))
             except ValueError:
                 complaints += number(peer) + keys.sign(self.sign_key, complaint(self.token, self.index, peer))
         self.senders, self.stage, self.seal_key, self.sign_key = [*received], "open", b"", b""
@@ -191,7 +210,7 @@ class Party:
     def load(text: str) -> Party:
         """Return the party whose state :meth:`dump` returned."""
         state = json.loads(text)
-        for name in ("token", "seal_key", "mask_key", "sign_key", "seed"):
+        for name in ("token", "seal_key", "mask_key", "sign_key", "seed", "cohort"):
             state[name] = bytes.fromhex(state[name])
         for name in ("peers", "shares"):
             state[name] = {int(peer): bytes.fromhex(value) for peer, value in state[name].items()}
@@ -204,6 +223,25 @@ class Party:
     def _sealing(self, peer: int) -> bytes:
         """Return the key with which this party and a neighbour seal shares."""
         return _agreed(self.seal_key, self.peers[peer][: keys.KEY], b" shares" + self.token)
+
+    def _listed(self, message: bytes, entries: Mapping[int, bytes]) -> tuple[bytes, dict[int, bytes]]:
+        """Return the hash of the list of all parties' keys, and the neighbours' certificates; both empty without them.
+
+        Raises:
+            ProtocolError: if the list is malformed, or has other keys of this party or its neighbours.
+        """
+        if not message:
+            return b"", {}
+        (count,) = _NUMBER.unpack_from(_long_enough(message, _NUMBER.size))
+        end = _NUMBER.size + count * (_NUMBER.size + LEAF)
+        leaves = _entries(message[_NUMBER.size : end], LEAF, count)
+        for party, public in {**entries, self.index: self.public()}.items():
+            if leaves.get(party) != leaf(public):
+                raise ProtocolError(f"the list of all parties has other keys of party {party}")
+        return keys.commitment(message[_NUMBER.size : end], self.token), _entries(message[end:], CERTIFICATE)
+
+    def _seal(self, *numbers: int) -> bytes:
+        return self.cohort + self._context(*numbers)
 
     def _context(self, *numbers: int) -> bytes:
         return self.token + b"".join(map(number, numbers))
@@ -238,10 +276,38 @@ def members(peers: Iterable[int]) -> bytes:
     return b"".join(map(number, peers))
 
 
-def introduction(index: int, threshold: int, neighbours: Mapping[int, bytes]) -> bytes:
-    """Return the message that tells a party its number, the threshold, and its neighbours' public keys."""
+def introduction(
+    index: int,
+    threshold: int,
+    neighbours: Mapping[int, bytes],
+    cohort: bytes = b"",
+    certificates: Mapping[int, bytes] | None = None,
+) -> bytes:
+    """Return the message that tells a party its number, the threshold, and its neighbours' public keys.
+
+    Args:
+        index, threshold, neighbours: these.
+        cohort: the list of all parties' keys, as :func:`listed` makes it; b"" in exchanges without certificates.
+        certificates: those of some parties.
+    """
     entries = b"".join(number(peer) + public for peer, public in neighbours.items())
-    return _HEADER.pack(index, threshold, len(neighbours)) + entries
+    shown = b"".join(number(peer) + one for peer, one in (certificates or {}).items() if peer in neighbours)
+    return _HEADER.pack(index, threshold, len(neighbours)) + entries + cohort + shown
+
+
+def listed(public: Mapping[int, bytes]) -> bytes:
+    """Return the list of all parties' keys: a hash of each party's."""
+    return number(len(public)) + b"".join(number(party) + leaf(own) for party, own in sorted(public.items()))
+
+
+def leaf(public: bytes) -> bytes:
+    """Return what stands for a party's public keys in the list of all parties'."""
+    return keys.commitment(public, b"florilegium secure sum: a party")[:LEAF]
+
+
+def certified(token: bytes, party: int, public: bytes) -> bytes:
+    """Return what the certificate of a party's keys in an exchange is for."""
+    return token + number(party) + public
 
 
 def question(choices: Mapping[int, int]) -> bytes:

@@ -17,6 +17,7 @@ from florilegium.privacy.secure_sum.party import (
     complaint,
     complaints,
     introduction,
+    listed,
     mask_key_of,
     mask_seed,
     members,
@@ -45,6 +46,7 @@ class Tally:
         token: names the exchange.
         plan: the parameters, for the number of parties that have sent keys.
         public: the public keys of these parties, by their numbers.
+        certificates: those of some of them.
         graph: their neighbours.
         named: why parties are to be left out from now on, since they have not kept to the protocol.
     """
@@ -52,6 +54,7 @@ class Tally:
     token: bytes
     plan: Plan
     public: Mapping[int, bytes]
+    certificates: Mapping[int, bytes] = field(default_factory=dict)
     graph: Mapping[int, list[int]] = field(init=False)
     named: dict[int, str] = field(init=False, default_factory=dict)
     _commitments: dict[int, bytes] = field(init=False, default_factory=dict)
@@ -65,9 +68,12 @@ class Tally:
         self.graph = neighbours(sorted(self.public), self.plan.degree)
 
     def introductions(self) -> dict[int, bytes]:
-        """Return the message of stage ``shares`` for each party."""
+        """Return the message of stage ``shares`` for each party; with certificates, if there are any."""
+        cohort = listed(self.public) if self.certificates else b""
         return {
-            party: introduction(party, self.plan.threshold, {peer: self.public[peer] for peer in peers})
+            party: introduction(
+                party, self.plan.threshold, {peer: self.public[peer] for peer in peers}, cohort, self.certificates
+            )
             for party, peers in self.graph.items()
         }
 

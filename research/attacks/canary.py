@@ -96,6 +96,7 @@ class _Canaries:
     pinned = False
     allowance = None
     capacity = 1.0
+    identity = None
 
     def __init__(self, count: int) -> None:
         self._count = count

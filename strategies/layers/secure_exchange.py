@@ -83,7 +83,8 @@ class Task:
 
 def plan_for(settings: ServerSettings, parties: int) -> Plan:
     """Return the parameters of a secure sum of a cohort of this size; :class:`ImpossibleError` if it is too small."""
-    return plan(parties, settings.secure_colluding, settings.secure_vanishing, settings.secure_failure)
+    s = settings
+    return plan(parties, s.secure_colluding, s.secure_vanishing, s.secure_failure, deviating=s.secure_deviating)
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class SecureExchange:
         self._check_enough(len(public))
         self.plan = plan_for(self._settings, len(public))
         self.exposed += self.plan.exposed
-        tally = Tally(self._token, self.plan, public)
+        tally = Tally(self._token, self.plan, public, entry.certificates)
         self._stage("shares", tally.introductions(), tally.take_shares)
         self._stage("open", tally.forwarded(), tally.take_complaints)
         try:

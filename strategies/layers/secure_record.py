@@ -46,6 +46,7 @@ class SecureRecord:
             noted["parties"] = min(noted.get("parties", plan.parties), plan.parties)
             noted["neighbours"] = max(noted.get("neighbours", 0), plan.degree)
             noted["exposed"] = noted.get("exposed", 0.0) + exchange.exposed
+            noted["one_kind"] = min(noted.get("one_kind", True), plan.one_kind)
 
     def facts(self) -> dict[str, Any]:
         """Return the record for checkpoints; JSON values."""

@@ -87,6 +87,11 @@ class ServerSettings(FederationSettings, SharedSettings):
         "these shares ([how it is used](secure-aggregation.md#parameters))",
         gt=0, lt=1,
     )  # fmt: skip
+    secure_deviating: bool = key(
+        False,
+        "with secure aggregation: so many neighbours that not both secrets of a party come out, even if the server "
+        "tells devices different things ([more](secure-aggregation.md#a-server-that-does-not-follow-the-protocol))",
+    )
     min_success: float = key(
         0.5, "share of a cohort that must succeed for the run to continue; one client must in any case", ge=0, le=1
     )

@@ -206,40 +206,46 @@ def test_a_wrong_share_is_passed_over_or_fails_the_sum() -> None:
 @pytest.mark.parametrize("parties", [3, 5, 12, 60, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("colluding", "vanishing", "failure"), [(0.1, 0.2, 1e-9), (0.3, 0.1, 1e-6), (0.0, 0.0, 1e-12)])
 def test_parameters_keep_their_promise(parties: int, colluding: float, vanishing: float, failure: float) -> None:
-    found = plan(parties, colluding, vanishing, failure)
-    n, k, t = found.parties, found.degree, found.threshold
-    c, v = math.ceil(colluding * n - 1e-9), int(vanishing * n + 1e-9)
-    assert k < 2 * t <= 2 * k
-    if k == n - 1:
-        assert t > c
-        assert k - v >= t
-        return
-    apart = n * hypergeom.pmf(k // 2, n - 1, c + v, k // 2)
-    assert found.exposed == pytest.approx(apart + n * hypergeom.sf(t - 1, n - 1, c, k), rel=1e-6, abs=1e-300)
-    assert found.stuck == pytest.approx(n * hypergeom.sf(k - t, n - 1, v, k), rel=1e-6, abs=1e-300)
-    assert max(found.exposed, found.stuck) <= failure
-    fewer = [
-        max(
-            n * hypergeom.pmf((k - 2) // 2, n - 1, c + v, (k - 2) // 2) + n * hypergeom.sf(u - 1, n - 1, c, k - 2),
-            n * hypergeom.sf(k - 2 - u, n - 1, v, k - 2),
-        )
-        for u in range((k - 2) // 2 + 1, k - 1)
-    ]
-    assert min(fewer, default=1.0) > failure
+    n, c, v = parties, math.ceil(colluding * parties - 1e-9), int(vanishing * parties + 1e-9)
+
+    def bounds(k: int, t: int, deviating: bool) -> tuple[float, float]:
+        """Return *exposed* and *stuck*; for both secrets, a server that deviates needs 2t − k colluding neighbours."""
+        apart, both = n * hypergeom.pmf(k // 2, n - 1, c + v, k // 2), min(t, 2 * t - k) if deviating else t
+        exposed = apart + n * hypergeom.sf(both - 1, n - 1, c, k)
+        return exposed, n * hypergeom.sf(k - t, n - 1, v, k)
+
+    def possible(k: int, deviating: bool) -> bool:
+        return any(max(bounds(k, t, deviating)) <= failure for t in range(k // 2 + 1, k + 1))
+
+    for deviating in (False, True):
+        found = plan(parties, colluding, vanishing, failure, deviating=deviating)
+        k, t = found.degree, found.threshold
+        assert found.one_kind >= deviating
+        assert k < 2 * t <= 2 * k
+        if k == n - 1:
+            assert t > ((k + c) / 2 if found.one_kind else c)
+            assert k - v >= t
+            continue
+        assert (found.exposed, found.stuck) == pytest.approx(bounds(k, t, found.one_kind), rel=1e-6, abs=1e-300)
+        assert max(found.exposed, found.stuck) <= failure
+        assert not possible(k - 2, deviating)
+        assert found.one_kind == possible(k, True)  # wherever it costs no more neighbours
 
 
 @pytest.mark.parametrize(
     ("n", "colluding", "vanishing"), [(3, 0.1, 0.2), (7, 0.5, 0.0), (8, 0.6, 0.0), (9, 0.5, 0.0), (6, 0.1, 0.34)]
 )
 def test_where_all_are_neighbours_the_threshold_lies_in_the_middle(n: int, colluding: float, vanishing: float) -> None:
-    """Above c and k/2, so that nobody has both secrets of a party; at most k − v, so that no party is stuck.
+    """Above (k + c)/2, or else above c and k/2: nobody has both secrets of a party; at most k − v: no party is stuck.
 
     As many more may collude as may vanish, or one more.
     """
     found, c, v = plan(n, colluding, vanishing, 1e-12), math.ceil(colluding * n - 1e-9), int(vanishing * n + 1e-9)
     k, t = found.degree, found.threshold
     assert k == n - 1
-    spare_below, spare_above = t - (max(c, k // 2) + 1), (k - v) - t
+    least = (k + c) // 2 + 1 if found.one_kind else max(c, k // 2) + 1
+    assert found.one_kind == ((k + c) // 2 + 1 <= k - v)
+    spare_below, spare_above = t - least, (k - v) - t
     assert min(spare_below, spare_above) >= 0
     assert spare_below - spare_above in (0, 1)
 

@@ -58,13 +58,15 @@ SET_UPS: dict[str, dict[str, Value]] = {
         "local-steps": 2,
     },
 }  # fmt: skip
+START = 5.0
+"""About how many seconds after its submission a run's first round begins."""
 VICTIMS = ("superlink", "serverapp", "supernode", "forkserver", "app")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A kill: the set-up of the run, the process, the signal, and the moment as a share of the time of a whole run."""
+    """A kill: the set-up of the run, the process, the signal, and the moment, in rounds; below 0: before the first."""
 
     set_up: str
     victim: str
@@ -81,7 +83,10 @@ def drawn(seed: int) -> list[Kill]:
     pairs = [*product(VICTIMS, SIGNALS)]
     chosen = [*range(len(pairs)), *draws.integers(len(pairs), size=KILLS - len(pairs))]
     set_ups = draws.permutation([*SET_UPS] * (KILLS // len(SET_UPS)))
-    kills = [Kill(str(own), *pairs[pair], float(draws.uniform())) for own, pair in zip(set_ups, chosen, strict=True)]
+    kills = [
+        Kill(str(own), *pairs[pair], float(draws.uniform(-1, ROUNDS)))
+        for own, pair in zip(set_ups, chosen, strict=True)
+    ]
     return sorted(kills, key=lambda kill: [*SET_UPS].index(kill.set_up))
 
 
@@ -116,12 +121,11 @@ class Wholes:
         self._here, self._known = here, dict[str, tuple[Path, float]]()
 
     def __call__(self, set_up: str) -> tuple[Path, float]:
-        """Return the run's folder, and how many seconds it took."""
+        """Return the run's folder, and how many seconds a round took."""
         if set_up not in self._known:
-            start = time.monotonic()
             path = self._here.run(f"whole-{set_up}", **{**KEYS, **SET_UPS[set_up]})
             assert not (path / "failures.jsonl").exists()
-            self._known[set_up] = path, time.monotonic() - start
+            self._known[set_up] = path, read_metrics(path)[-1]["seconds"] / ROUNDS
         return self._known[set_up]
 
 
@@ -235,9 +239,10 @@ def _charged(here: Site, run: str) -> dict[str, int]:
 def test_a_run_survives_a_kill(kill: Kill, here: Site, whole: Wholes, record_property: Any) -> None:
     reference, seconds = whole(kill.set_up)
     name, keys = f"killed-{kill}".replace(".", ""), {**KEYS, **SET_UPS[kill.set_up]}
-    begun = time.monotonic()
     path = here.submit(name, keys)
-    time.sleep(max(0.0, begun + kill.moment * seconds - time.monotonic()))
+    if kill.moment >= 0:
+        here.wait(path, lambda status: status["round"] >= int(kill.moment) or status["state"] == "completed")
+    time.sleep((kill.moment % 1) * (seconds if kill.moment >= 0 else START))
     starts = (here.folder / f"{STRUCK}.log").read_text().count("is connected")
     sent = _strike(here, kill, path)
     again = _finish(here, path, keys)

@@ -19,6 +19,7 @@ from florilegium.clients.layers.secure import SECRETS, VECTOR
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.privacy.secure_sum import keys
+from florilegium.privacy.secure_sum.identity import Identity
 from florilegium.privacy.secure_sum.masks import Vector
 from florilegium.privacy.secure_sum.party import SEALED, Party
 from florilegium.privacy.secure_sum.tally import TooFewError
@@ -38,12 +39,12 @@ class Lying(Party):
 
     lie = ""
 
-    def enter(self, message: bytes) -> bytes:
-        said = super().enter(message)
+    def enter(self, message: bytes, identity: Identity | None = None) -> bytes:
+        said = super().enter(message, identity)
         return bytes(2 * keys.KEY) + said[2 * keys.KEY :] if self.lie == "zero key" else said
 
-    def share(self, message: bytes) -> bytes:
-        said = bytearray(super().share(message))
+    def share(self, message: bytes, identity: Identity | None = None) -> bytes:
+        said = bytearray(super().share(message, identity))
         if self.lie == "commitment":
             said[: keys.KEY] = bytes(keys.KEY)
         if self.lie == "sealed":
@@ -81,7 +82,7 @@ def lying(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
             return carry_out()
 
     _loaded = Party.load
-    monkeypatch.setattr(secure, "_step", lambda stage, own, told: as_liar(own.path, lambda: step(stage, own, told)))
+    monkeypatch.setattr(secure, "_step", lambda stage, own, *told: as_liar(own.path, lambda: step(stage, own, *told)))
     monkeypatch.setattr(
         secure.MaskedSum, "add", lambda self, client, result: as_liar(Path(client), lambda: add(self, client, result))
     )
