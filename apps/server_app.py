@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
+from contextlib import nullcontext
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -14,8 +17,12 @@ from florilegium.apps.settings.configuration import parse, received
 from florilegium.apps.trackers.registry import check_tracker
 from florilegium.apps.trackers.sending import attached
 from florilegium.clients.core.wire import pack
+from florilegium.common.child import ended_with_the_parent
 from florilegium.common.errors import FlorilegiumError
 from florilegium.strategies.folder.run_folder import Unwatched
+
+PROGRAM = "flwr-serverapp"
+"""Flower's program that runs this app beside a SuperLink, which does not notice that the SuperLink is gone."""
 
 app = ServerApp()
 log = logging.getLogger("flwr")
@@ -23,8 +30,13 @@ log = logging.getLogger("flwr")
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one experiment."""
+    """Run one experiment; with a SuperLink that has been killed, its process ends too, and releases the run."""
     shorten_waits()
+    with ended_with_the_parent() if Path(sys.argv[0]).name == PROGRAM else nullcontext():
+        _carry_out(grid, context)
+
+
+def _carry_out(grid: Grid, context: Context) -> None:
     try:
         config = received(context.run_config)
         settings, _ = parse(config)

@@ -1,10 +1,14 @@
-"""What a child process does at its start, so that it ends with its parent and not by itself."""
+"""What a child process does so that it ends with its parent and not by itself."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
 
@@ -17,3 +21,21 @@ def leave_signals_to_the_parent() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+@contextmanager
+def ended_with_the_parent(poll: float = 1.0) -> Iterator[None]:
+    """Context in which this process gets SIGINT, as by Ctrl-C, when its parent ends, looked for every ``poll`` s."""
+    parent, over = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(poll):
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGINT)  # raise_signal would not wake the main thread
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

@@ -175,11 +175,11 @@ def _strike(here: Site, kill: Kill, path: Path) -> bool:
     if kill.victim in ("superlink", "supernode"):
         psutil.wait_procs([victim], timeout=30)
         orphans = psutil.wait_procs(family, timeout=30)[1]
-        assert not orphans, [process.cmdline() for process in orphans]
         if kill.victim == "superlink":
             here.start_superlink()
         else:
             here.start_node(STRUCK, here.folder / "data" / STRUCK)
+        assert not orphans, orphans
     return True
 
 
@@ -200,7 +200,7 @@ def _finish(here: Site, path: Path, keys: Mapping[str, Value]) -> int:
         gone = time.monotonic() - silent > 20 and _find(here, "serverapp") is None  # before the run had a folder
         if state in ("failed", "stopped") or gone:
             again += 1
-            assert again <= 3, (path / "status.json").read_text()
+            assert again <= 3, here.log()
             begun = (path / "config.toml").exists()
             here.submit(path.name, {**keys, "resume": path.name} if begun else keys)
             silent = time.monotonic()

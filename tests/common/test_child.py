@@ -1,0 +1,47 @@
+"""Child processes end with their parents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import ROOT, kill_family
+
+CHILD = """
+import os, sys, time
+from florilegium.common.child import ended_with_the_parent
+try:
+    with ended_with_the_parent(0.05):
+        print(os.getpid(), flush=True)
+        time.sleep(300)
+except KeyboardInterrupt:
+    open(sys.argv[1], "w").write("interrupted")
+"""
+
+
+@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_is_interrupted_when_its_parent_ends(way: signal.Signals, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, CHILD, str(said)], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        time.sleep(0.2)
+        assert child.is_running()
+        parent.send_signal(way)
+        parent.wait(10)
+        assert not psutil.wait_procs([child], timeout=20)[1]
+        assert said.read_text() == "interrupted"
+    finally:
+        kill_family(parent.pid)
