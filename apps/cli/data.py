@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -196,21 +198,35 @@ def schema(
 ) -> None:
     """Show the schema inferred for a dataset of your own, or write it to a folder for devices."""
     from florilegium.apps.runs.experiment import resolve
-    from florilegium.common.errors import ConfigurationError
+    from florilegium.common.errors import ConfigurationError, nearest
     from florilegium.common.files import write_text
     from florilegium.common.places import read_utf8
-    from florilegium.partitions.loading import dataset_of
+    from florilegium.partitions.loading import dataset_of, load_dataset
     from florilegium.partitions.settings import SourceSettings
     from florilegium.partitions.sources.schema import FILE
 
     keys = resolve(None, assignments or [], {"dataset": dataset})
+    column = str(keys.pop("client-column", ""))  # the schema's own output asks for it, where several may be meant
     names = {str(field.alias) for field in SourceSettings.model_fields.values()}
     if unknown := [name for name in keys if name not in names]:
-        raise ConfigurationError(f"{unknown[0]}: a schema depends on other keys only: {', '.join(sorted(names))}")
-    spec = dataset_of(SourceSettings.model_validate(keys))
+        known = ", ".join(sorted({*names, "client-column"}))
+        raise ConfigurationError(f"{unknown[0]}: a schema depends on other keys only: {known}")
+    source = SourceSettings.model_validate(keys)
+    spec = dataset_of(source)
     if not spec.folder:
         raise ConfigurationError(f"dataset: '{dataset}' is a built-in dataset; devices need no schema for it")
     text = read_utf8(Path(spec.folder) / FILE)
+    if column:
+        named = [name.strip() for name in column.split("+")]
+        known = [*load_dataset(source).train.clients]
+        if missing := [name for name in named if name not in known]:
+            raise ConfigurationError(
+                f"client-column: '{missing[0]}' is no column whose values repeat{nearest(missing[0], known)} "
+                f"Such are: {', '.join(known) or 'none'}"
+            )
+        line = f"clients = {json.dumps(named, ensure_ascii=False)}"
+        text, found = re.subn(r"^clients = \[.*?\]$", lambda _: line, text, count=1, flags=re.MULTILINE | re.DOTALL)
+        text = text if found else re.sub(r"^(?!#)", lambda _: f"{line}\n", text, count=1, flags=re.MULTILINE)
     if output is None:
         print(text, end="")
         return

@@ -88,6 +88,29 @@ def run(
     _carry_out(overrides, read_assignments(assignments or []), workers, engine)
 
 
+@running.add("florilegium check ppfe-cifar10-s2:fedper --set rounds=500")
+def check(recipe: Recipe = None, assignments: Assignments = None) -> None:
+    """Check a run's configuration and data without running it; list changed keys, and estimate what it takes."""
+    from florilegium.apps.cli.tables import show
+    from florilegium.apps.runs.check import check_run
+    from florilegium.apps.runs.experiment import read_assignments, resolve, warn_of_idle_keys
+
+    overrides = resolve(recipe, assignments or [], {})
+    warn_of_idle_keys(read_assignments(assignments or []), [overrides])
+    found = check_run(overrides)
+    rows = [(key, repr(value), repr(default)) for key, (value, default) in sorted(found.changed.items())]
+    show(["key", "value", "default"], rows, "keys that differ from their defaults")
+    for warning in found.warnings:
+        print(f"warning: {warning}")
+    print(f"{found.clients} clients, cohorts of {found.cohort}, {found.rounds} rounds")
+    if found.estimate:
+        numbers = [(name, f"{value:,.0f}" if value >= 10 else f"{value:.2g}") for name, value in found.estimate.items()]
+        show(["estimate", "number"], numbers, "estimated from one round of one client")
+    else:
+        print(f"no estimate: a single client cannot be rehearsed ({found.why})")
+    print("nothing is wrong")
+
+
 @running.add("florilegium resume RUN --set rounds=60", "running:run")
 def resume(
     run: RunName,

@@ -15,25 +15,30 @@ from florilegium.apps.engines.local_grid import LocalGrid
 from florilegium.apps.engines.one_process import one_thread
 from florilegium.clients.core.wire import Announcement, pack
 from florilegium.common.settings import Value
+from florilegium.strategies.core.cohort import CohortStrategy
 
 NAME = "rehearsal"
 
 
-def rehearse(config: Mapping[str, Value]) -> None:
+def rehearse(config: Mapping[str, Value]) -> CohortStrategy:
     """Do all that a simulated run does before its first exchange: load data, build, check, read other runs' parameters.
 
     Args:
         config: the run's complete configuration; whether it goes on with another run is not looked at.
 
+    Returns:
+        The strategy as it was then; the folder of its run is gone.
+
     Raises:
         ConfigurationError, DataError, RunError: as the run itself would.
     """
-    with one_thread(), _silence(), TemporaryDirectory() as folder:
+    with one_thread(), silence(), TemporaryDirectory() as folder:
         own = {**config, "resume": "", "run-name": NAME, "metrics-port": 0}
         assembly = assemble(own, one_thread=False, one_process=True)
         strategy = assembly.strategy(open_folder(Path(folder) / NAME, own, assembly.settings.method))
         with suppress(_FirstExchange):
             strategy.start(_Rehearsal(assembly.code), pack(assembly.initial), num_rounds=assembly.settings.rounds)
+        return strategy
 
 
 class _FirstExchange(Exception):  # noqa: N818 (no error)
@@ -68,7 +73,7 @@ class _Rehearsal(LocalGrid):
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Context in which warnings are not logged; the run itself will log them."""
     log = logging.getLogger("flwr")
     before = log.level

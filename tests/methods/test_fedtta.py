@@ -148,6 +148,6 @@ def test_clients_without_labels_are_served(run: Runs) -> None:
     assert set(final) == {"seen", "unseen", "unlabeled"}
     for figures in final.values():
         assert figures["accuracy"] > 0.4
-        assert figures["accuracy"] != figures["accuracy_global"]
+        assert figures["loss"] != figures["loss_global"]  # accuracies of few test examples may be the same
     # Where it was learned, adaptation helps: over seeds 1 to 5 the loss falls by 0.01 to 0.04.
     assert final["seen"]["loss"] < final["seen"]["loss_global"]
