@@ -41,6 +41,16 @@ class Section(BaseModel):
         allow_inf_nan=False,
     )
 
+    def check_with(self, settings: Any) -> None:
+        """Check what these keys need of those of all runs, without PyTorch; by default nothing.
+
+        Args:
+            settings: the keys that all runs have.
+
+        Raises:
+            ConfigurationError: if they do not go together.
+        """
+
 
 def key(default: Value, meaning: str, *, values: str = "", **bounds: Any) -> Any:
     """Declare a configuration key as a field of a :class:`Section`; its documentation is generated from this.

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from florilegium.clients.hyper.ppfe import PPFELinearHyper, parse_stages
 from florilegium.clients.ppfe_linear import BIAS, WEIGHT
-from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import parse_numbers
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.core.cohort import CohortStrategy
@@ -37,11 +36,7 @@ class PPFELinear(CohortStrategy):
         super().__init__(setup)
         self._plan = parse_stages(self.hyper.stages)
         self._stages: list[dict[str, Any]] = []
-        if len(self._plan) != self.settings.rounds or self.settings.model != "linear":
-            raise ConfigurationError(
-                f"rounds, model: ppfe-linear works on model = 'linear' with a round for each of its {len(self._plan)} "
-                f"stages (found: {self.settings.rounds} rounds, '{self.settings.model}')"
-            )
+        self.hyper.check_with(self.settings)
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the initial model, ψ = 0."""

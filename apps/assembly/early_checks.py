@@ -29,7 +29,8 @@ def check_early(config: Mapping[str, Value]) -> None:
     Raises:
         ConfigurationError, DataError: as the run itself would.
     """
-    settings, _ = parse(config)
+    settings, hyper = parse(config)
+    hyper.check_with(settings)
     dataset = dataset_of(settings)
     check_local(settings)
     strata = dataset.learned.num_strata

@@ -235,6 +235,8 @@ def _noted(run: RunFolder) -> Iterator[None]:
     except BaseException as error:
         said = isinstance(error, FlorilegiumError | KeyboardInterrupt) and str(error)
         words = str(error) if said else f"{type(error).__name__}: {error}".removesuffix(": ")
+        if isinstance(error, SystemExit):  # Flower ends a run's process so, with code 0
+            words = "its process was asked to end, as `flwr stop` does"
         # If resuming failed, the status of the earlier run stays unchanged.
         if run.opened or not (run.path / "config.toml").exists():
             with suppress(FileError):  # what has ended the run matters more

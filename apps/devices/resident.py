@@ -26,6 +26,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.clientapp.utils import get_load_client_app_fn
 from flwr.common.constant import ErrorCode
+from flwr.common.logger import update_console_handler
 
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.places import short_temporary_folder
@@ -133,6 +134,7 @@ def _answer_messages(connection: Connection, app: App) -> None:
     # not hold the pipe itself.
     os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     leave_signals_to_the_parent()
+    update_console_handler(timestamps=True)
     client_app: ClientApp | None = None
     while True:
         try:

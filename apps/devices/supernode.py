@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
+from flwr.common.logger import update_console_handler
 from flwr.proto.message_pb2 import ObjectTree
 
 from florilegium.apps.devices.resident import DiedError, Resident, prepare
@@ -50,6 +51,7 @@ def serve(options: Sequence[str]) -> None:
         raise ConfigurationError(
             f"{wrong[0]}: leave it out; `florilegium device serve` opens no port and installs no packages"
         )
+    update_console_handler(timestamps=True)
     prepare()
     with connected(options) as link:
         log.info("SuperNode %d is connected", link.node)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ValidationInfo, field_validator
 
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Section, key, parse_counts, parse_numbers
 
 Stage = Literal["averaged", "personal", "local"]
@@ -42,6 +43,15 @@ class PPFELinearHyper(Section):
         "0.001,0.003,0.01,0.03,0.1,0.3,1,3,10", "the grid of ridge penalties λ"
     )
     exchanges: int = key(5, "number of times that solutions are averaged in a `personal` stage", ge=1)
+
+    def check_with(self, settings: Any) -> None:
+        """Raise :class:`ConfigurationError` unless there is a round for each stage, and the model is linear."""
+        stages = len(parse_stages(self.stages))
+        if stages != settings.rounds or settings.model != "linear":
+            raise ConfigurationError(
+                f"rounds, model: ppfe-linear works on model = 'linear' with a round for each of its {stages} stages "
+                f"(found: {settings.rounds} rounds, '{settings.model}')"
+            )
 
 
 def _check_counts(text: str) -> str:

@@ -12,6 +12,7 @@ from flwr.app import Message
 from safetensors.numpy import load_file
 from sklearn.linear_model import Ridge
 
+from florilegium.apps.assembly.early_checks import check_early
 from florilegium.apps.assembly.node_clients import SimulatedClients
 from florilegium.apps.runs.personal import personalise
 from florilegium.apps.runs.predictions import write_predictions
@@ -22,7 +23,7 @@ from florilegium.partitions.clientdata import CPU
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import settings
+from tests.support import config, settings
 
 KEYS: dict[str, Value] = {
     "method": "ppfe-linear", "dataset": "synthetic-linear", "partitioner": "natural", "model": "linear",
@@ -45,6 +46,13 @@ def _sklearn(x: np.ndarray, y: np.ndarray, λ: float, ω: np.ndarray | None = No
 def _train(client: int, **keys: Value) -> tuple[np.ndarray, np.ndarray]:
     examples = SimulatedClients(settings(**{**KEYS, **keys}), CPU).data(str(client)).train
     return examples.x.double().numpy(), examples.y.double().flatten().numpy()
+
+
+@pytest.mark.parametrize("keys", [{"rounds": 3}, {"model": "mlp"}])
+def test_its_conditions_are_checked_before_anything_starts(keys: dict[str, Value]) -> None:
+    with pytest.raises(ConfigurationError, match=r"rounds, model: ppfe-linear works on model = 'linear' .* 4 stages"):
+        check_early(config(**{**KEYS, **keys}))
+    check_early(config(**KEYS))
 
 
 class TestRidge:

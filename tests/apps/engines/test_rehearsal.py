@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import florilegium as fl
+from florilegium.apps.assembly.parts import open_folder, outcome_noted
 from florilegium.apps.engines import rehearsal
 from florilegium.apps.engines.registry import engine
 from florilegium.apps.engines.rehearsal import rehearse
@@ -88,3 +90,12 @@ def test_methods_that_do_not_fit_the_task_are_refused_first_of_all(monkeypatch: 
     assert not rehearsed
     with engine("process", 1, [fits, {**fits, "method": "ditto"}]):
         assert len(rehearsed) == 2
+
+
+def test_a_run_that_flower_stops_says_so(tmp_path: Path) -> None:
+    """``flwr stop`` ends the run's process by SystemExit, whose text is "0"."""
+    run = open_folder(tmp_path / "run", config(), "fedavg")
+    with pytest.raises(SystemExit), outcome_noted(run):
+        raise SystemExit(0)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], status["error"]) == ("stopped", "its process was asked to end, as `flwr stop` does")
