@@ -84,6 +84,7 @@ class ClientData:
         labels: function that loads the labels of the training examples alone, if that is faster.
         notes: what is to be said of files that are no examples, a line each.
         scaling: function that returns the scaling that the client's inputs have behind that of the dataset, if any.
+        part: function that loads validation examples of the client's own, to be used in place of training examples.
     """
 
     def __init__(
@@ -98,9 +99,10 @@ class ClientData:
         labels: Callable[[], Tensor] | None = None,
         notes: Sequence[str] = (),
         scaling: Callable[[], Scaling] | None = None,
+        part: Callable[[], Examples] | None = None,
     ) -> None:
         self._train, self._test, self._validation, self.device = train, test, validation, device
-        self._scaling = scaling
+        self._scaling, self._part = scaling, part
         self.unscaled: tuple[ClientData, DatasetSpec] | None = None
         self._labels = labels
         self.labeled = labeled
@@ -138,13 +140,16 @@ class ClientData:
         Every example is equally likely to be chosen, and every class, or stratum of the task, gives the same share of
         its examples, to within one. If classes were ignored, validation would have most examples of the classes that
         happen to be rarest in the remaining training examples, and would penalise learning. A client without labels
-        keeps all its training examples, since it could not evaluate anything.
+        keeps all its training examples, since it could not evaluate anything. So does one that has validation examples
+        of its own, which are then used.
         """
         if not self.labeled:
             return self
         if self.unscaled is not None:  # what is held out must not be in the client's own scales
             data, spec = self.unscaled
             return standardised(data.hold_back(fraction, generator, task), spec)
+        if self._part is not None:
+            return self._with(lambda: self.train, validation=self._part)
 
         @cache
         def held() -> Tensor:
@@ -170,6 +175,7 @@ class ClientData:
         return ClientData(
             train, test or (lambda: self.test), labeled=self.labeled, simulated=self.simulated, device=self.device,
             validation=validation or (lambda: self.validation), notes=self.notes, scaling=self._scaling,
+            part=self._part,
         )  # fmt: skip
 
     def redrawn(self, change: Callable[[Tensor, int, int], Tensor]) -> ClientData:
@@ -333,6 +339,7 @@ def simulated(federation: Federation, dataset: Dataset, client: int, device: tor
         weights = None if split.weights is None else torch.from_numpy(split.weights[rows])
         return Examples(to_inputs(dataset.spec, x, dataset.vocabulary, device), torch.from_numpy(y), weights=weights)
 
+    validated = federation.validation
     data = ClientData(
         lambda: load("train"),
         lambda: load("test"),
@@ -340,5 +347,6 @@ def simulated(federation: Federation, dataset: Dataset, client: int, device: tor
         simulated=True,
         device=device,
         labels=lambda: torch.from_numpy(labels(federation, dataset, client, "train")),
+        part=(lambda: load("validation")) if validated and len(validated[client]) else None,
     )
     return standardised(data, dataset.spec)

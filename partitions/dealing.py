@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.asking import ask
 from florilegium.partitions.held_out import HELD_BACK, check_apart, hold_back, hold_out, matched
 from florilegium.partitions.natural_clients import (
@@ -19,7 +20,7 @@ from florilegium.partitions.natural_clients import (
 from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.server_rows import choose_rows
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Dealt
+from florilegium.partitions.shares import Dealt, Shares
 from florilegium.partitions.spec import Dataset
 
 
@@ -81,3 +82,21 @@ def divided(settings: FederationSettings, dataset: Dataset, rng: np.random.Gener
         dealt.names.extend("|".join(client) or domain for client in clients)
     check_apart(settings, dealt)
     return dealt
+
+
+def validation_of(settings: FederationSettings, dataset: Dataset, dealt: Dealt) -> Shares | None:
+    """Return the validation rows of each client; None if the dataset has no such part, or the clients are of domains.
+
+    Natural clients have the rows that carry their name. For others rows are drawn in their own class proportions, as
+    test rows are.
+    """
+    split = dataset.validation
+    if split is None or settings.domain_column:
+        return None
+    if PARTITIONERS[settings.partitioner].natural and any(dealt.names):
+        column = client_column(settings, dataset)
+        if has_names(split, column):
+            single = settings.partitioner == "natural"
+            return Shares.of(rows_of(split, column, [[name] if single else name.split("|") for name in dealt.names]))
+    rng = numpy_generator(settings.seed, "federation", "validation")
+    return Shares.of(matched(dataset, dealt.train, split, np.arange(len(split)), rng))

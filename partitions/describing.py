@@ -21,7 +21,7 @@ from florilegium.partitions.sources.source import CLIENT, Source
 from florilegium.partitions.sources.store import Imported, notes_of, write_dataset
 from florilegium.partitions.spec import DatasetSpec
 
-_FORMAT = 3
+_FORMAT = 4
 """Version of inference; increase it so that schemas are inferred anew."""
 
 

@@ -38,7 +38,7 @@ from florilegium.partitions.held_out import HELD_BACK
 from florilegium.partitions.sources.cells import meant
 from florilegium.partitions.sources.decode import decode, decode_inputs, without_gaps
 from florilegium.partitions.sources.folders import numbers_in, present
-from florilegium.partitions.sources.parts import chosen, contents
+from florilegium.partitions.sources.parts import VALIDATION, chosen, contents
 from florilegium.partitions.sources.picture_files import pictures_in
 from florilegium.partitions.sources.pictures import read_pictures
 from florilegium.partitions.sources.places import LEFT_OUT
@@ -439,6 +439,8 @@ def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:
     held = contents(path)
     parts, notes = chosen(held.parts)
     if held.whole:
+        if parts.pop(VALIDATION, None):
+            notes.append(f"{LEFT_OUT}part 'validation'; on devices validation-fraction holds out training rows")
         reader.notes.extend([*notes, *held.notes(whole=True)])
         return {part: reader.part(paths, part) for part, paths in parts.items()}
     entries = sorted(path.iterdir()) if path.is_dir() else []

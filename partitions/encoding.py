@@ -13,7 +13,7 @@ from florilegium.common.references import resolve
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.sources import folders, hub
 from florilegium.partitions.sources.decode import decode
-from florilegium.partitions.sources.parts import chosen, contents
+from florilegium.partitions.sources.parts import VALIDATION, chosen, contents
 from florilegium.partitions.sources.places import in_file
 from florilegium.partitions.sources.source import Source, Tables, Unread
 from florilegium.partitions.sources.store import map_splits, notes_beside, write_read
@@ -80,4 +80,12 @@ def encoded(spec: DatasetSpec, source: Source) -> Dataset:
     cache = source.cache / "datasets" / f"{spec.name}-{fingerprint}"
     where = spec.arrays or make_once(cache, make, write_read)
     splits = map_splits(where, spec)
-    return Dataset(spec, splits["train"], splits.get("test"), fingerprint, words, notes=notes_beside(where))
+    return Dataset(
+        spec,
+        splits["train"],
+        splits.get("test"),
+        fingerprint,
+        words,
+        notes=notes_beside(where),
+        validation=splits.get(VALIDATION),
+    )

@@ -20,7 +20,7 @@ from florilegium.common.text import listed
 from florilegium.partitions import duplicates
 from florilegium.partitions.asking import split_of
 from florilegium.partitions.canaries import plant
-from florilegium.partitions.dealing import divided
+from florilegium.partitions.dealing import divided, validation_of
 from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.pooled import pooled
 from florilegium.partitions.registry import PARTITIONERS
@@ -169,6 +169,7 @@ def _build(settings: FederationSettings, whole: Dataset, dataset: Dataset, table
     federation = Federation(
         Shares.of(dealt.train), Shares.of(dealt.test), dealt.test_from_train, unseen, labeled,
         np.zeros(count, np.float32), np.array(dealt.names), dealt.server, notes=dealt.notes,
+        validation=validation_of(settings, dataset, dealt),
     )  # fmt: skip
     federation = replace(federation, **partitioning.seen(settings))
     return plant(federation, dataset, settings) if settings.canaries else federation

@@ -22,7 +22,7 @@ _SAMPLE = 1024
 def fingerprint_of_dataset(dataset: Dataset) -> str:
     """Return a hash (twelve hex digits) of a dataset: shapes, all labels, and a sample of the inputs."""
     digest = hashlib.sha256()
-    for split in (dataset.train, dataset.test):
+    for split in (dataset.train, dataset.test, dataset.validation):
         if split is not None:
             step = max(1, len(split.x) // _SAMPLE)
             digest.update(repr(split.x.shape).encode())

@@ -47,6 +47,13 @@ def remarks(settings: FederationSettings) -> Remarks:
     found = duplicates(settings, federation, dataset)
     left = [line for line in read if line.startswith(f"dataset: {LEFT_OUT}")]
     skipped = _skipped(settings, federation, dataset)
+    if dataset.validation is not None:
+        where = f"part 'validation', {len(dataset.validation)} rows"
+        asked = getattr(settings, "validation_fraction", 0) and federation.validation is not None
+        (read if asked else left).append(
+            f"dataset: validation examples: {where}" if asked else f"dataset: {LEFT_OUT}{where}, since "
+            "validation-fraction is 0 or clients are of domains"
+        )  # fmt: skip
     warnings = [*left, *([federation.notes] if federation.notes else []), *skipped, *found.warnings]
     told = [line for line in read if line not in left] + found.rest + ([] if found.warnings else [*found.leaks])
     return Remarks(tuple(warnings), tuple(told), found.counts)

@@ -107,6 +107,7 @@ class Federation:
         canaries: canaries for a privacy audit, if any.
         noise: noise in the clients' images; None without noise.
         notes: what the user should know of rows that are not used, in sentences; None if there is nothing to say.
+        validation: rows of the validation split per client; None if there is none.
     """
 
     train: Shares
@@ -120,6 +121,7 @@ class Federation:
     canaries: Canaries = _NO_CANARIES
     noise: Noise | None = None
     notes: str | None = None
+    validation: Shares | None = None
 
     def __len__(self) -> int:
         return len(self.unseen)
@@ -141,7 +143,13 @@ class Federation:
             for key, array in file.items():
                 name, _, part = key.partition(".")
                 found[name][part] = array if array.ndim else array.item()
-        kinds: dict[str, Any] = {"train": Shares, "test": Shares, "canaries": Canaries, "noise": Noise}
+        kinds: dict[str, Any] = {
+            "train": Shares,
+            "test": Shares,
+            "validation": Shares,
+            "canaries": Canaries,
+            "noise": Noise,
+        }
         return Federation(**{n: kinds[n](**v) if n in kinds else v[""] for n, v in found.items() if v})
 
     def class_counts(self, dataset: Dataset, part: str = "train") -> Rows:
@@ -156,7 +164,11 @@ class Federation:
 
 
 def client_rows(federation: Federation, dataset: Dataset, client: int, part: str) -> tuple[Split, Rows]:
-    """Return the split that ``part`` ("train" or "test") of a client comes from, and its rows in it."""
+    """Return the split that ``part`` ("train", "test" or "validation") of a client comes from, and its rows in it."""
+    if part == "validation":
+        assert dataset.validation is not None
+        assert federation.validation is not None
+        return dataset.validation, federation.validation[client]
     if part == "train":
         return dataset.train, federation.train[client]
     split = dataset.train if federation.test_from_train else dataset.test

@@ -210,6 +210,7 @@ class Dataset:
         fingerprint: hash that changes with the source files.
         vocabulary: word vectors, for a dataset of words.
         server: the server's examples, if they are generated rather than chosen from the training rows.
+        validation: rows to validate with; None if the source has none, or they stand in for test rows.
         notes: what was said when a described dataset was read, as of rows that were left out, a line each.
     """
 
@@ -220,6 +221,7 @@ class Dataset:
     vocabulary: Vocabulary | None = None
     server: Split | None = None
     notes: tuple[str, ...] = ()
+    validation: Split | None = None
 
     def read_by(self, task: str = "", choices: Choices = DEFAULTS) -> Dataset:
         """Return the dataset with targets as task ``task`` needs them; "": the dataset's own task.
@@ -230,11 +232,11 @@ class Dataset:
         """
         spec = self.spec.learned_as(task, choices)
         learned = spec.learned
-        train, test, server = (
+        train, test, server, validation = (
             split and replace(split, y=learned.derived(split.x, split.y))
-            for split in (self.train, self.test, self.server)
+            for split in (self.train, self.test, self.server, self.validation)
         )
         assert train is not None
         if gap := learned.gap(train.y):
             raise DataError(f"task: {gap} of '{spec.name}'")
-        return replace(self, spec=spec, train=train, test=test, server=server)
+        return replace(self, spec=spec, train=train, test=test, server=server, validation=validation)

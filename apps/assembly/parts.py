@@ -260,15 +260,17 @@ def population(settings: Settings) -> list[Member]:
     own = settings.partitioner == "natural" or PARTITIONERS[settings.partitioner].split is not None
     if not own or len({*names}) < sum(map(bool, names)):  # names of domains, which several clients share
         names = [""] * len(federation)
-    measured = federation.test.sizes
+    measured, part = federation.test.sizes, federation.validation
+    own_part = np.zeros_like(measured) if part is None else part.sizes
     if settings.evaluate_on == "validation":
-        counts = zip(federation.train.sizes, federation.labeled, strict=True)
-        measured = np.array([validating(size, settings.validation_fraction) if known else 0 for size, known in counts])
-    sizes = (federation.train.sizes, measured)
+        counts = zip(federation.train.sizes, own_part, federation.labeled, strict=True)
+        fraction = settings.validation_fraction
+        measured = np.array([(part or validating(size, fraction)) if known else 0 for size, part, known in counts])
+    sizes = (federation.train.sizes, measured, own_part)
     columns = zip(*sizes, federation.unseen, federation.labeled, names, strict=True)
     return [
-        Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=name)
-        for i, (train, test, unseen, labeled, name) in enumerate(columns)
+        Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=name, validation=int(part))
+        for i, (train, test, part, unseen, labeled, name) in enumerate(columns)
     ]
 
 

@@ -49,7 +49,7 @@ def decode(
     if foreign:
         table = relabelled(plain(table), spec.y, spec.labels)
     table = without_gaps(spec, table, name, notes)
-    x = INPUTS[spec.kind].read(spec, table, Reading(name, words, foreign, notes, part == "test"))
+    x = INPUTS[spec.kind].read(spec, table, Reading(name, words, foreign, notes, part != "train"))
     y = decode_targets(spec, table, name) if spec.y else np.zeros(len(x), np.int64)
     clients = {
         column: names_in(table.column(column), f"{name}: column '{column}'")

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.sources.columns import MISSING, listed
-from florilegium.partitions.sources.parts import HIDDEN, TABLES, chosen, contents, refuse_reserved
+from florilegium.partitions.sources.parts import HIDDEN, TABLES, VALIDATION, chosen, contents, refuse_reserved
 from florilegium.partitions.sources.picture_files import pictures_in, suffixes
 from florilegium.partitions.sources.places import LEFT_OUT, noted
 from florilegium.partitions.sources.schema import FILE
@@ -29,6 +29,7 @@ from florilegium.partitions.sources.source import CLIENT, Unread
 from florilegium.partitions.sources.table_files import blank_lines, read_parquet, read_texts
 from florilegium.partitions.spec import PARTS
 
+EVERY = (*PARTS, VALIDATION)
 _HELD_BACK = 0.2
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _NOTES = b"notes"
@@ -124,27 +125,28 @@ def _of_clients(folder: Path, clients: dict[str, dict[str, _Rows]]) -> tuple[dic
             f"test rows: {len(tested)} of {len(clients)} clients have files; of each other client's rows a fifth is "
             "held back"
         )
-    joined = _joined({part: [pair for parts in clients.values() for pair in parts[part]] for part in PARTS})
+    joined = _joined({part: [pair for parts in clients.values() for pair in parts.get(part, [])] for part in EVERY})
     if CLIENT in joined["train"].column_names:
         raise DataError(f"{folder}: the files have a column '{CLIENT}', but the clients are named by files; rename it")
-    split: dict[str, list[pa.Table]] = {"train": [], "test": []}
-    origins: dict[str, list[tuple[str, int]]] = {"train": [], "test": []}
+    split: dict[str, list[pa.Table]] = {part: [] for part in EVERY}
+    origins: dict[str, list[tuple[str, int]]] = {part: [] for part in EVERY}
     starts = dict.fromkeys(split, 0)
     for name, parts in clients.items():
         own = {}
         for part in split:
-            count = sum(table.num_rows for _, table in parts[part])
+            count = sum(table.num_rows for _, table in parts.get(part, []))
             own[part] = joined[part].slice(starts[part], count) if count else joined["train"].slice(0, 0)
             starts[part] += count
         divided = bool(tested) and name not in tested
         if divided:
-            own = _held_back(name, own["train"])
+            own |= _held_back(name, own["train"])
         for part, table in own.items():
             split[part].append(table.append_column(CLIENT, pa.array([name] * table.num_rows, pa.string())))
-            known = [(str(file), rows.num_rows) for file, rows in parts[part]]
-            origins[part] += [("", table.num_rows)] if divided else known
+            known = [(str(file), rows.num_rows) for file, rows in parts.get(part, [])]
+            origins[part] += [("", table.num_rows)] if divided and part in PARTS else known
     tables = {part: noted(pa.concat_tables(tables), origins[part]) for part, tables in split.items()}
-    return {part: table for part, table in tables.items() if part == "train" or tested}, notes
+    used = {"train": True, "test": bool(tested), VALIDATION: tables[VALIDATION].num_rows > 0}
+    return {part: table for part, table in tables.items() if used[part]}, notes
 
 
 def _held_back(client: str, rows: pa.Table) -> dict[str, pa.Table]:

@@ -155,7 +155,7 @@ class _Work:
                 x = (
                     images[part]
                     if images
-                    else decode_inputs(spec, table, where, notes=self.notes, lenient=part == "test")
+                    else decode_inputs(spec, table, where, notes=self.notes, lenient=part != "train")
                 )
                 weights = weights_of(table.column(weight[0]), f"{where}: column '{weight[0]}'") if weight else None
                 splits[part] = Split(x, decode_targets(spec, table, where), self._names(part), weights)
@@ -265,10 +265,12 @@ class _Work:
         if label not in self.classes and not is_number(column.type):
             words = self._in_one_spelling(label, words)
         known = self.classes.get(label) or sorted(set(words["train"]))
-        if unknown := sorted(set(words.get("test", [])) - set(known)):
+        for part, unknown in {part: sorted({*own} - {*known}) for part, own in words.items()}.items():
+            if not unknown:
+                continue
             raise DataError(
-                f"{self.source}: the test rows have classes that no training row has: {listed(unknown)}. Remove these "
-                "rows, or add training rows"
+                f"{self.source}: the {part} rows have classes that no training row has: {listed(unknown)}. Remove "
+                "these rows, or add training rows"
             )
         if len(known) < 2:
             raise DataError(

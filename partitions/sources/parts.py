@@ -155,17 +155,15 @@ def refuse_reserved(folder: Path, found: Contents) -> None:
 
 
 def chosen(found: Mapping[str, T]) -> tuple[dict[str, T], list[str]]:
-    """Return what is used as "train" and "test" of the parts, by the suite's names: validation stands in for tests.
+    """Return the parts by the suite's names; a validation part stands in for a missing test part.
 
     Returns:
-        The two parts, and a line for a decision.
+        "train", "test" and perhaps "validation", and a line for a decision.
     """
-    if VALIDATION not in found:
+    if VALIDATION not in found or "test" in found:
         return dict(found), []
     rest = {part: value for part, value in found.items() if part != VALIDATION}
-    if "test" not in found:
-        return {**rest, "test": found[VALIDATION]}, ["test rows: part 'validation', as there is no part 'test'"]
-    return rest, [f"{LEFT_OUT}part 'validation'; validation-fraction holds out training rows"]
+    return {**rest, "test": found[VALIDATION]}, ["test rows: part 'validation', as there is no part 'test'"]
 
 
 def splits_of(names: Iterable[str]) -> tuple[dict[str, str], list[str]]:

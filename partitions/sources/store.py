@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from florilegium.common.errors import DataError
 from florilegium.partitions.sources.inputs import INPUTS
+from florilegium.partitions.sources.parts import VALIDATION
 from florilegium.partitions.sources.schema import FILE
 from florilegium.partitions.spec import PARTS, DatasetSpec, Split
 from florilegium.tasks.losses import IGNORED
@@ -54,7 +55,7 @@ def map_splits(folder: Path, spec: DatasetSpec) -> dict[str, Split]:
     """
     found = {}
     try:
-        for part in PARTS:
+        for part in (*PARTS, VALIDATION):
             if part == "train" or (folder / f"{part}-y.npy").exists():
                 clients = {
                     unquote(path.stem.removeprefix(f"{part}-client-")): np.load(path, mmap_mode="r")

@@ -44,6 +44,7 @@ class Member:
         node: the node it is pinned to, or None where any node can run it.
         name: name of a natural client; "" if it has none.
         capacity: the share of each layer's channels that its device can hold, in (0, 1].
+        validation: number of validation examples of its own; 0: they are held out from training examples.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Member:
     node: int | None = None
     name: str = ""
     capacity: float = 1.0
+    validation: int = 0
 
     @property
     def group(self) -> str:
@@ -62,7 +64,7 @@ class Member:
 
     def without_validation(self, fraction: float) -> int:
         """Return the number of training examples without those held out, which are a ``fraction`` of a client's."""
-        return self.train - (validating(self.train, fraction) if self.labeled else 0)
+        return self.train - (validating(self.train, fraction) if self.labeled and not self.validation else 0)
 
 
 @dataclass(frozen=True)
