@@ -201,16 +201,18 @@ def schema(
     from florilegium.common.errors import ConfigurationError, nearest
     from florilegium.common.files import write_text
     from florilegium.common.places import read_utf8
-    from florilegium.partitions.loading import dataset_of, load_dataset
+    from florilegium.partitions.encoding import encoded
+    from florilegium.partitions.loading import dataset_of
     from florilegium.partitions.settings import SourceSettings
     from florilegium.partitions.sources.schema import FILE
+    from florilegium.partitions.sources.source import Source
 
     keys = resolve(None, assignments or [], {"dataset": dataset})
     column = str(keys.pop("client-column", ""))  # the schema's own output asks for it, where several may be meant
     names = {str(field.alias) for field in SourceSettings.model_fields.values()}
     if unknown := [name for name in keys if name not in names]:
-        known = ", ".join(sorted({*names, "client-column"}))
-        raise ConfigurationError(f"{unknown[0]}: a schema depends on other keys only: {known}")
+        others = ", ".join(sorted({*names, "client-column"}))
+        raise ConfigurationError(f"{unknown[0]}: a schema depends on other keys only: {others}")
     source = SourceSettings.model_validate(keys)
     spec = dataset_of(source)
     if not spec.folder:
@@ -218,7 +220,7 @@ def schema(
     text = read_utf8(Path(spec.folder) / FILE)
     if column:
         named = [name.strip() for name in column.split("+")]
-        known = [*load_dataset(source).train.clients]
+        known = [*encoded(spec, Source.of(source)).train.clients]
         if missing := [name for name in named if name not in known]:
             raise ConfigurationError(
                 f"client-column: '{missing[0]}' is no column whose values repeat{nearest(missing[0], known)} "

@@ -112,6 +112,21 @@ def test_devices_take_the_schema_that_was_inferred(tmp_path: Path) -> None:
         _call("schema", str(own), "--set", "rounds=3")
 
 
+def test_a_schema_may_name_the_column_of_clients(tmp_path: Path) -> None:
+    """Where several columns may name clients, the schema's own output asks for the key."""
+    (tmp_path / "own").mkdir()
+    rows = "".join(f"{n * 0.5},{'ab'[n % 2]},{'xyz'[n % 3]},{n % 5},{n // 3 % 2}\n" for n in range(60))
+    (tmp_path / "own" / "train.csv").write_text("x,user,hospital,ward,label\n" + rows)
+    cache = ("--set", f"cache-dir={CACHE}")
+    plain = _call("schema", str(tmp_path / "own"), *cache)
+    assert "named by client-column, one of user, hospital" in plain
+    for column, clients in (("hospital", ["hospital"]), ("ward+user", ["ward", "user"])):
+        shown = tomllib.loads(_call("schema", str(tmp_path / "own"), "--set", f"client-column={column}", *cache))
+        assert shown == {**tomllib.loads(plain), "clients": clients}
+    with pytest.raises(ConfigurationError, match=r"client-column: 'hospitl' .*did you mean 'hospital'"):
+        _call("schema", str(tmp_path / "own"), "--set", "client-column=hospitl", *cache)
+
+
 def test_relative_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
