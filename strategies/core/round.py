@@ -28,7 +28,7 @@ from florilegium.strategies.core.carrier import Carrier
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.round_record import RoundRecord
 from florilegium.strategies.exchange.clock import Load
-from florilegium.strategies.exchange.exchange import Outcome, collect, pull, unreadable
+from florilegium.strategies.exchange.exchange import Outcome, collect, pull, readable
 from florilegium.strategies.exchange.requests import Cohort, Exchange, Group, Posted, Reduce, check_options
 
 Arguments = Callable[["Round", Sequence[str]], dict[str, Any]]
@@ -216,7 +216,7 @@ class Round:
         found = [(waiting[name], reply) for name, reply in pulled if name in waiting]
         offline = Error(ErrorCode.NODE_UNAVAILABLE, "its device is offline")
         lost = [(one, Message(offline, reply_to=one.message)) for one in posted if not one.id]
-        return [(one, reply or unreadable(one.message)) for one, reply in found] + lost
+        return [(one, readable(one.message, reply)) for one, reply in found] + lost
 
     def receive(self, posted: Posted, reply: Message) -> Outcome:
         """Return the outcome of a single device's reply, checked, counted and recorded in this round."""

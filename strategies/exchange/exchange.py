@@ -93,11 +93,11 @@ class Parcel:
         """Whether there are as many usable replies as are waited for."""
         return 0 < self._enough <= self._succeeded
 
-    def take(self, index: int, reply: Message | None) -> None:
-        """Keep the reply to a message, unless it is no longer needed; None stands for one that cannot be read."""
+    def take(self, index: int, reply: Message | str) -> None:
+        """Keep the reply to a message, unless it is no longer needed; a text says why one cannot be read."""
         if self.full:
             return
-        reply = reply or unreadable(self.messages[index])
+        reply = readable(self.messages[index], reply)
         self._replies[index] = reply
         if self._enough:
             self._succeeded += _succeeded(reply, self.messages[index], self._expected)
@@ -110,6 +110,9 @@ class Parcel:
             Message(missing, reply_to=message) if reply is None else reply
             for message, reply in zip(self.messages, self._replies, strict=True)
         ]
+
+
+AWAY = "its device went away before all of the reply had arrived"
 
 
 def deliver_all(
@@ -141,14 +144,16 @@ def deliver_all(
     return [parcel.complete(silent(timeout, key)) for parcel in parcels]
 
 
-def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
-    """Yield the replies that have arrived, each with the id of its request; None for one that cannot be read."""
+def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | str]]:
+    """Yield the replies that have arrived, each with the id of its request; the reason for one that cannot be read."""
     try:
         replies = list(grid.pull_messages(message_ids))
     except Exception as error:
         if len(message_ids) == 1:
-            log.warning("a reply cannot be read: %s", printable(error))
-            yield message_ids[0], None
+            # Flower waits for parts of a reply that the device is still sending, and then names an object.
+            gone = type(error).__name__ == "ObjectPullError"
+            log.log(logging.DEBUG if gone else logging.WARNING, "a reply cannot be read: %s", printable(error))
+            yield message_ids[0], AWAY if gone else "it cannot be read"
         else:  # one unreadable reply makes the whole pull fail, so pull them one by one
             for message_id in message_ids:
                 yield from pull(grid, [message_id])
@@ -157,9 +162,13 @@ def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message 
         yield reply.metadata.reply_to_message_id, reply
 
 
-def unreadable(message: Message) -> Message:
-    """Return what stands for a reply to ``message`` that cannot be read."""
-    return Message(Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{UNUSABLE}: it cannot be read"), reply_to=message)
+def readable(message: Message, reply: Message | str) -> Message:
+    """Return a reply to ``message``, or what stands for one that cannot be read; a text says why, which is logged."""
+    if isinstance(reply, Message):
+        return reply
+    config: Any = message.content.get("config", {})
+    log.warning("the reply of %s is unusable: %s", ", ".join(map(str, config.get("clients", ()))), reply)
+    return Message(Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"{UNUSABLE}: {reply}"), reply_to=message)
 
 
 def _succeeded(reply: Message, message: Message, expected: Expected) -> int:
@@ -258,6 +267,8 @@ def joined(outcomes: Sequence[Outcome], order: Sequence[str] = ()) -> Outcome:
 
 def describe_error(reply: Message) -> str:
     """Return the reason of an error reply: the ClientApp's last line, without Flower's and Ray's wrapping."""
+    if str(reply.error.reason).startswith("Error: Node Unavailable"):  # Flower's words for a device without heartbeats
+        return "its device went away"
     lines = [line.strip() for line in str(reply.error.reason).splitlines() if line.strip()]
     return printable((lines[-1] if lines else f"error code {reply.error.code}").rpartition("Message: ")[2])
 

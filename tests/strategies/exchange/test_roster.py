@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -294,13 +295,26 @@ def test_exchanges_at_the_same_time_wait_for_as_many_replies_as_each_needs() -> 
     assert first[0].error.reason == "not among the first 1 to reply (key oversample)"
 
 
-def test_an_answer_that_cannot_be_read_is_that_of_one_node() -> None:
+class ObjectPullError(Exception):
+    """Named as Flower's error for a part of a reply that has not arrived."""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("not a message"), "it cannot be read"),
+        (ObjectPullError("Failed to pull object 1f2e"), "its device went away before all of the reply had arrived"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_that_of_one_node(
+    error: Exception, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     grid: Any = _SlowGrid(-1, _answer("0", 1.0))
 
     def pull(ids: Iterable[str]) -> list[Message]:
         wanted = list(ids)
         if "question 2" in wanted:
-            raise ValueError("not a message")
+            raise error
         chosen = [reply for reply in grid._replies if f"question {reply.metadata.src_node_id}" in wanted]
         grid._replies = [reply for reply in grid._replies if reply not in chosen]
         return chosen
@@ -311,7 +325,10 @@ def test_an_answer_that_cannot_be_read_is_that_of_one_node() -> None:
     assert [reply.has_error() for reply in replies] == [False, False, True, False]
     asked = {node: [str(node)] for node in range(4)}
     outcome = collect([*"0123"], asked, replies, Expected(shapes={"w": (1,)}), deployed=False)
-    assert (outcome.clients, outcome.failures) == (["0", "1", "3"], {"2": "unusable reply: it cannot be read"})
+    assert (outcome.clients, outcome.failures) == (["0", "1", "3"], {"2": f"unusable reply: {said}"})
+    told = " ".join(record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+    assert f"the reply of 2 is unusable: {said}" in told
+    assert "1f2e" not in told  # nobody knows a client by an object's id
 
 
 @pytest.mark.parametrize(
