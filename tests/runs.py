@@ -14,7 +14,7 @@ from florilegium.common.settings import Value
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import InProcessGrid, run_app
-from tests.support import config
+from tests.support import assert_rounded, config
 
 
 def timeless(path: Path) -> list[dict[str, Any]]:
@@ -76,6 +76,4 @@ class Runs:
         for part in ("arrays", "state"):
             for name, array in getattr(first, part).items():
                 assert np.array_equal(getattr(second, part)[name], array)
-                # Sums in another order: roundings of 2⁻²⁴ of the largest entries, which rounds of training multiply.
-                spread = float(np.abs(array).max(initial=0)) * 2**-18
-                np.testing.assert_allclose(getattr(third, part)[name], array, rtol=1e-5, atol=1e-7 + spread)
+                assert_rounded(getattr(third, part)[name], array)

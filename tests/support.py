@@ -8,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from torch import nn
 
 from florilegium.apps.methods.layers import why_not
@@ -97,3 +99,13 @@ def load(name: str, data_dir: str, cache_dir: str) -> Dataset:
 def settings(**overrides: Value) -> Settings:
     """Return the checked settings of :func:`config`."""
     return parse(config(**overrides))[0]
+
+
+def assert_rounded(found: NDArray[Any], expected: NDArray[Any]) -> None:
+    """Check that two arrays of networks after a few rounds are the same but for float32 sums in another order.
+
+    Each of n terms may be off by a rounding, 2⁻²⁴ of the largest entries; steps of training multiply the difference.
+    Sixty-four roundings of the largest entry cover the short runs of the tests on all of PyTorch's instruction sets.
+    """
+    spread = float(np.abs(expected).max(initial=0)) * 2**-18
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7 + spread)

@@ -18,7 +18,7 @@ from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import config, make_client, perform
+from tests.support import assert_rounded, config, make_client, perform
 
 KEYS: dict[str, Value] = {
     "method": "fediir", "model": "mlp", "num-clients": 6, "participation": 0.5, "rounds": 4, "local-epochs": 1,
@@ -78,7 +78,7 @@ def test_identical_clients_add_nothing() -> None:
     ours = perform(client, "train", start | mean).arrays
     plain = perform(make_client(examples, model, **{**keys, "method": "fedavg"}), "train", start)
     for name, array in plain.arrays.items():
-        np.testing.assert_allclose(ours[name], array, rtol=1e-5, atol=1e-7)
+        assert_rounded(ours[name], array)
     rng = np.random.default_rng(1)
     elsewhere = {name: array + rng.normal(size=array.shape).astype(np.float32) for name, array in mean.items()}
     other = perform(client, "train", start | elsewhere).arrays

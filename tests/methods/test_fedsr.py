@@ -21,7 +21,7 @@ from florilegium.models.representation import build_representation
 from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
-from tests.support import config, make_client, perform
+from tests.support import assert_rounded, config, make_client, perform
 
 KEYS: dict[str, Value] = {
     "method": "fedsr", "model": "mlp", "num-clients": 6, "participation": 0.5, "rounds": 4, "local-epochs": 1,
@@ -113,7 +113,7 @@ def test_without_penalties_it_is_fedavg(run: Runs) -> None:
     none = read_checkpoint(run("none", **{"fedsr.norm-penalty": 0.0, "fedsr.information-penalty": 0.0})).arrays
     plain = read_checkpoint(run("plain", method="fedavg")).arrays
     for name, array in plain.items():
-        np.testing.assert_allclose(none[name], array, rtol=1e-5, atol=1e-7)
+        assert_rounded(none[name], array)
 
 
 def test_representations_get_shorter(run: Runs) -> None:

@@ -26,7 +26,7 @@ from florilegium.apps.origins.packages import modules, version_of
 from florilegium.models.parameters import get_arrays
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.processes import ROOT
-from tests.support import CACHE
+from tests.support import CACHE, assert_rounded
 
 QUICK: dict[str, Any] = {
     "cache_dir": str(CACHE), "num_clients": 4, "rounds": 3, "local_epochs": 1, "evaluate_every": 1, "progress": False,
@@ -308,13 +308,13 @@ class TestOwnObjects:
         halved, plain = go(method=Halved, learning_rate=0.1), go(learning_rate=0.05)
         assert halved.config["method"] == "tests.apps.api.test_api:Halved"
         for name, array in _arrays(plain).items():
-            np.testing.assert_allclose(_arrays(halved)[name], array, rtol=1e-5, atol=1e-7)
+            assert_rounded(_arrays(halved)[name], array)
 
     def test_a_method_has_keys_of_its_own(self, go: Any) -> None:
         run = go(method=SCALED, scaled={"factor": 0.25}, learning_rate=0.2)
         assert run.config["scaled.factor"] == 0.25
         for name, array in _arrays(go(learning_rate=0.05)).items():
-            np.testing.assert_allclose(_arrays(run)[name], array, rtol=1e-5, atol=1e-7)
+            assert_rounded(_arrays(run)[name], array)
         with pytest.raises(fl.ConfigurationError, match=r"scaled.factor: .*less than or equal to 1 \(found: 3.0\)"):
             go(method=SCALED, scaled={"factor": 3.0})
         with pytest.raises(fl.ConfigurationError, match=r"scaled.fctor: there is no such key; did you mean 'scaled.f"):

@@ -28,7 +28,7 @@ from florilegium.strategies.exchange.roster import Member, Roster
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import FIRST_NODE
 from tests.runs import Runs
-from tests.support import settings
+from tests.support import assert_rounded, settings
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\n=cmd|'/C calc'!A0\u202e"
 """Clears the screen, sets the window's title, begins another line with a formula, reverses the text after it."""
@@ -170,7 +170,7 @@ def test_a_device_that_lies_in_every_round_is_left_out_of_each(
     assert 0.0 <= summary["final"]["seen"]["accuracy"] <= 1.0
     honest = read_checkpoint(run("truth", intercept=truth, **keys)).arrays
     for name, array in read_checkpoint(path).arrays.items():
-        np.testing.assert_allclose(array, honest[name], rtol=1e-5, atol=1e-7)
+        assert_rounded(array, honest[name])
 
 
 def test_what_is_said_of_an_evaluation_is_checked_too(run: Callable[..., Path]) -> None:

@@ -28,6 +28,7 @@ from florilegium.strategies.folder.run_folder import read_checkpoint
 from florilegium.strategies.layers.robust_rules import combine, least
 from tests.fingerprints import cases
 from tests.runs import Runs
+from tests.support import assert_rounded
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "linear", "num-clients": 7, "participation": 1.0, "rounds": 1, "local-epochs": 1,
@@ -155,9 +156,7 @@ def test_attackers_do_not_move_the_model_far(run: Runs, rule: str, nodes: int, m
 
 
 def test_without_attackers_a_trimmed_mean_is_the_mean(run: Runs) -> None:
-    np.testing.assert_allclose(
-        _model(run("trimmed", aggregation="trimmed-mean")), _model(run("plain")), rtol=1e-5, atol=1e-7
-    )
+    assert_rounded(_model(run("trimmed", aggregation="trimmed-mean")), _model(run("plain")))
 
 
 def test_updates_that_are_too_long_are_left_out_and_noted(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +167,7 @@ def test_updates_that_are_too_long_are_left_out_and_noted(run: Runs, monkeypatch
     assert found == [(1, "train", "2"), (1, "train", "5")]
     assert all("more than max-update-norm = 100" in line["reason"] for line in lines)
     honest = run("honest", nodes=1, intercept=_without("2", "5"))
-    np.testing.assert_allclose(_model(path), _model(honest), rtol=1e-5, atol=1e-7)
+    assert_rounded(_model(path), _model(honest))
 
 
 def _without(*clients: str) -> Any:
@@ -224,7 +223,7 @@ def test_a_rogue_node_changes_nothing(run: Runs, fault: str, rule: str) -> None:
     )
     assert failed == set(asked)
     honest = run("honest", nodes=1, intercept=_without(*asked), **keys)
-    np.testing.assert_allclose(_model(path), _model(honest), rtol=1e-5, atol=1e-7)
+    assert_rounded(_model(path), _model(honest))
 
 
 def test_what_a_client_does_not_return_beside_the_model_has_not_changed() -> None:
