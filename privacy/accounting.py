@@ -86,6 +86,9 @@ def multiplier(kind: Kind, epsilon: float, delta: float, formula: Formula = "ana
 def total(releases: Sequence[Release], delta: float) -> float:
     """Return the total ε at δ of all ``releases``, for data sets that differ by adding or removing one unit.
 
+    At δ = 0 it is the sum of the ε of Laplace releases, infinite with any other: distributions on a grid, which lose
+    their tails, would say infinite for both.
+
     If ε is about 1,000 or more, an upper bound is returned: zero-concentrated privacy (Bun and Steinke 2016,
     proposition 1.3) without amplification by sampling, plus the sum of the ε of Laplace releases.
     """
@@ -99,6 +102,8 @@ def _sorted_total(releases: Sequence[Release], delta: float, interval: float) ->
 @lru_cache(maxsize=4096)
 def _total(releases: tuple[Release, ...], delta: float, interval: float) -> float:
     releases = tuple(release for release in releases if release.times * release.rate)
+    if not delta:
+        return sum(map(_pure, releases)) if all(release.kind == "laplace" for release in releases) else math.inf
     if any(release.kind == "discrete" for release in releases):
         return concentrated(releases, delta)
     if all(release.kind == "gaussian" and release.rate == 1 for release in releases):
@@ -133,19 +138,19 @@ def _gaussian_total(precision: float, delta: float) -> float:
 
 
 def _rényi_total(releases: Sequence[Release], delta: float) -> float:
-    """Return an upper bound on ε at δ: Gaussian releases by Rényi divergences, plus the sum of the ε of Laplace ones.
-
-    A Laplace release with scale b has ε = 1/b; sampling with rate q makes it ln(1 + q(exp(ε) − 1)).
-    """
+    """Return an upper bound on ε at δ: Gaussian releases by Rényi divergences, plus the ε of Laplace ones."""
     divergences = np.zeros(len(_ORDERS))
-    pure = 0.0
     for release in releases:
         if release.kind == "gaussian":
             divergences += release.times * _rényi(release.multiplier, release.rate)
-        else:
-            ε, q = 1 / release.multiplier, release.rate
-            pure += release.times * (ε + math.log(q + (1 - q) * math.exp(-ε)))
+    pure = sum(_pure(release) for release in releases if release.kind == "laplace")
     return float(compute_epsilon(_ORDERS, divergences, delta)[0]) + pure
+
+
+def _pure(release: Release) -> float:
+    """Return ε at δ = 0 of Laplace releases: 1/b for scale b; sampling with rate q makes it ln(1 + q(exp(ε) − 1))."""
+    ε, q = 1 / release.multiplier, release.rate
+    return release.times * (ε + math.log(q + (1 - q) * math.exp(-ε)))
 
 
 @lru_cache(maxsize=256)

@@ -116,6 +116,23 @@ class TestServerSteps:
             w = w + 0.3 * step.direction({"w": Δ})["w"]
             np.testing.assert_allclose(parameters_to_ndarrays(parameters)[0], w, rtol=1e-6)
 
+    @pytest.mark.parametrize(("last", "shorter"), [(1, 0.742), (2, 0.635), (10, 0.472), (100, 0.798), (500, 0.997)])
+    def test_flowers_fedadam_beside_the_papers(self, last: int, shorter: float) -> None:
+        """With Flower's own numbers of rounds and the same Δ in each, its steps over those of Algorithm 2."""
+        flower = FedAdam(
+            initial_parameters=ndarrays_to_parameters([np.zeros(1)]), eta=0.3, beta_1=0.9, beta_2=0.99, tau=1e-12
+        )
+        step = ServerStep(settings(**{"server-optimizer": "fedadam", "server-adaptivity": 1e-12}))
+        w, Δ = np.zeros(1), np.array([0.5])
+        for round_ in range(1, last + 1):
+            result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([w + Δ]), 1, {})
+            parameters, _ = flower.aggregate_fit(round_, [(None, result)], [])
+            (after,) = parameters_to_ndarrays(parameters)
+            moved, w = after - w, after
+            ours = 0.3 * step.direction({"w": Δ})["w"]
+        assert float(moved[0] / ours[0]) == pytest.approx(shorter, abs=1e-3)
+        assert shorter == pytest.approx(np.sqrt(1 - 0.99 ** (last + 1)) / (1 - 0.9 ** (last + 1)), abs=1e-3)
+
     @pytest.mark.parametrize(
         ("keys", "message"),
         [

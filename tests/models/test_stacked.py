@@ -76,6 +76,27 @@ def test_a_layer_used_twice_has_its_parameters_once() -> None:
     torch.testing.assert_close(form([weight, bias], x), outer)
 
 
+def test_tied_weights_are_one() -> None:
+    """Two layers with one weight: its gradient is that of both uses."""
+    network = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3, bias=False)).double()
+    network[2].weight = network[0].weight
+    form = stacked(network)
+    assert form is not None
+    parameters = [torch.randn(2, *p.shape, dtype=torch.float64).requires_grad_() for p in network.parameters()]
+    assert len(parameters) == 2
+    x = torch.randn(2, 4, 3, dtype=torch.float64)
+    outputs = form(parameters, x)
+    outputs.square().sum().backward()
+    for copy in range(2):
+        with torch.no_grad():
+            for parameter, values in zip(network.parameters(), parameters, strict=True):
+                parameter.copy_(values[copy])
+        network.zero_grad()
+        network(x[copy]).square().sum().backward()
+        torch.testing.assert_close(outputs[copy], network(x[copy]))
+        torch.testing.assert_close(parameters[0].grad[copy], network[0].weight.grad)  # type: ignore[index]
+
+
 def test_embeddings_and_several_layers_of_lstms() -> None:
     network = build("char-lstm", (6,), 3, 1, codes=VOCABULARY_SIZE).double()
     form, generator = stacked(network), torch.Generator().manual_seed(1)

@@ -57,6 +57,14 @@ class TestTotal:
         # δ(ε) = 1 − exp((ε − 1/b)/2) for 0 ≤ ε ≤ 1/b.
         assert total([Release("laplace", b)], 1e-3) == pytest.approx(1 / b + 2 * math.log(1 - 1e-3), abs=2e-4)
 
+    def test_at_delta_zero_laplace_releases_add_up_and_others_have_no_bound(self) -> None:
+        """The library's accountants say infinite for both."""
+        releases = [Release("laplace", 2.0, 3), Release("laplace", 0.5, 1, 0.25)]
+        assert total(releases, 0.0) == pytest.approx(3 / 2 + math.log(1 + 0.25 * math.expm1(2)))
+        assert total([*releases, Release("gaussian", 50.0)], 0.0) == math.inf
+        assert total([Release("gaussian", 50.0, 0)], 0.0) == 0.0
+        assert PLDAccountant().compose(LaplaceDpEvent(2.0), 3).get_epsilon(0.0) == math.inf
+
     def test_distributions_composed_by_hand_agree(self) -> None:
         releases = [
             Release("gaussian", 7.0),

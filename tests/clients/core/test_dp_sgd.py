@@ -112,6 +112,16 @@ def test_the_noise_of_a_step(taking_part: float, ghost: bool) -> None:
     assert not torch.equal(noise, torch.cat([p.grad.flatten() for p in network.parameters()]).double())  # type: ignore[union-attr]
 
 
+def test_poisson_batches_have_the_configured_mean(tmp_path: Path) -> None:
+    """B = 7 of n = 50 examples: the rate is B/n, not 1 over the number of batches, ⌈n/B⌉, as in Opacus' loaders."""
+    examples = _examples(50)
+    private = PrivateGradients(nn.Sequential(nn.Flatten(), nn.Linear(256, 10)), 1.0, 1.0, 7 / 50, len(examples))
+    sizes = [len(private.batch()) for _ in range(4000)]
+    deviation = math.sqrt(50 * 0.14 * 0.86 / 4000)
+    assert abs(float(np.mean(sizes)) - 7) < 5 * deviation < abs(50 / 8 - 7)
+    assert private._optimizer.expected_batch_size == 7
+
+
 @pytest.mark.parametrize("ghost", [False, True])
 @pytest.mark.parametrize("where", ["after forward", "in backward", "in the hook"])
 def test_after_an_accident_the_next_client_is_not_harmed(where: str, ghost: bool) -> None:

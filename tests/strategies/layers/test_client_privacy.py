@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app.message import make_message
+from flwr.app.metadata import Metadata
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from opacus.accountants import PRVAccountant
 from scipy.stats import chi2
 
@@ -167,6 +171,26 @@ def test_the_bound_follows_the_median_of_norms(run: Runs, noise_at: str, monkeyp
         bound *= math.exp(-0.2 * (np.mean(norms <= bound) - 0.5))
     assert 1.9 < bound < 2.6
     assert json.loads((path / "summary.json").read_text())["privacy"]["clip_norm"] == pytest.approx(bound, rel=1e-4)
+
+
+def test_flowers_bound_moves_the_other_way(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all updates longer than C, C grows by exp(0.1), as in the paper; Flower counts the clipped ones instead."""
+    monkeypatch.setattr(FedAvgClient, "train", _changing_by([5.0] * 8))
+    monkeypatch.setattr("florilegium.strategies.layers.client_privacy.COUNT_NOISE", 1e-7)
+    path = run("run", rounds=1, participation=1.0, **{
+        "privacy.noise-multiplier": 1e-9, "privacy.clip-quantile": 0.5, "privacy.clip-norm": 1.0,
+    })  # fmt: skip
+    assert _summary(path)["clip_norm"] == pytest.approx(math.exp(0.1), rel=1e-4)
+    flower = DifferentialPrivacyServerSideAdaptiveClipping(FlowerFedAvg(), 0.0, 8, initial_clipping_norm=1.0)
+    flower.current_arrays = ArrayRecord({"w": Array(np.zeros(4, np.float32))})
+    about = Metadata(1, "", 0, 1, "", "", 0.0, 60.0, "train")
+    replies = []
+    for _ in range(8):
+        arrays = ArrayRecord({"w": Array(np.full(4, 2.5, np.float32))})
+        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})})
+        replies.append(make_message(metadata=about, content=content))
+    flower.aggregate_train(1, replies)
+    assert flower.clipping_norm == pytest.approx(math.exp(-0.1), rel=1e-4)
 
 
 def test_adapting_the_bound_costs_noise_and_no_budget(run: Runs) -> None:
