@@ -12,9 +12,8 @@ from florilegium.privacy.secure_sum.entry import Entry
 from florilegium.privacy.secure_sum.masks import Vector
 from florilegium.privacy.secure_sum.party import TOKEN, Party
 from florilegium.privacy.secure_sum.plan import plan
-from florilegium.privacy.secure_sum.ring import coarse_error
+from florilegium.privacy.secure_sum.ring import PRECISION, at_random, coarse_error, random_error
 from florilegium.privacy.secure_sum.tally import Tally
-from florilegium.strategies.layers.secure_exchange import PRECISION
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,7 +46,7 @@ class Cost:
 
 def measure(parties: int, entries: int) -> Cost:
     """Carry out a secure sum of vectors of ``entries`` numbers of this many parties; return what it costs."""
-    coarse = coarse_error(entries, parties) <= PRECISION
+    coarse = (random_error if at_random(entries, parties) else coarse_error)(entries, parties) <= PRECISION
     sizes = (NUMBERS, entries) if coarse else (NUMBERS + entries, 0)
     token, found = secrets.token_bytes(TOKEN), plan(parties, COLLUDING, VANISHING, FAILURE)
     device, server, extra = _Clock(), _Clock(), 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.noise import draw_discrete, secret_generator
 from florilegium.privacy.secure_sum.masks import Vector
-from florilegium.privacy.secure_sum.ring import coarse_unit, fine_unit, signed, to_narrow, to_wide
+from florilegium.privacy.secure_sum.ring import (
+    RangeError,
+    at_random,
+    coarse_unit,
+    fine_unit,
+    signed,
+    to_narrow,
+    to_wide,
+)
 
 METRIC_BOUND = 2.0**14
 """Metrics beyond ± this number count as it."""
@@ -117,7 +125,14 @@ class Scale:
         return (wide, layout.entries) if self.coarse else (wide + layout.entries, 0)
 
     def encode(
-        self, layout: Layout, arrays: Arrays, weight: float, examples: float, metrics: Mapping[str, float], most: float
+        self,
+        layout: Layout,
+        arrays: Arrays,
+        weight: float,
+        examples: float,
+        metrics: Mapping[str, float],
+        most: float,
+        draws: Callable[[], np.random.Generator] = secret_generator,
     ) -> Vector:
         """Return the vector of a client.
 
@@ -127,9 +142,11 @@ class Scale:
             weight, examples: its weight, and its number of examples.
             metrics: its metrics.
             most: the largest number of examples that was agreed for it.
+            draws: returns what rounds 32-bit integers, if it is at random.
 
         Raises:
-            RangeError: if a number is larger than was agreed, or is NaN.
+            RangeError: if a number is larger than was agreed, or is NaN, or noise would be added to what is rounded at
+                random.
         """
         numbers = [1.0, 1.0, weight, examples]
         for name in layout.metrics:
@@ -141,7 +158,10 @@ class Scale:
         narrow = np.zeros(0, "<u4")
         if self.coarse:
             unit = self.unit()
-            narrow = to_narrow(flat, bound, unit)
+            chance = at_random(len(flat), self.parties)
+            if chance and self.noise:
+                raise RangeError("what is rounded at random may be longer than the noise is made for")
+            narrow = to_narrow(flat, bound, unit, draws() if chance else None)
             if self.noise:  # added to integers, so that floating point gives nothing away
                 narrow += draw_discrete(secret_generator(), self.noise / unit, len(flat)).astype(narrow.dtype)
             flat = flat[:0]

@@ -26,6 +26,7 @@ from florilegium.clients.core.secure_wire import RECORD, Stage, StageReply, Term
 from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, NOISE, Reply, Request
 from florilegium.clients.layers.layer import Layer, Place
 from florilegium.common.errors import RunError
+from florilegium.common.seeds import numpy_generator
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.secure_sum.identity import Identity
 from florilegium.privacy.secure_sum.masks import NARROW, WIDE, Vector
@@ -193,7 +194,10 @@ class MaskedSum:
         if self._layout not in (None, layout):
             raise RunError("it returns arrays or metrics of other names or shapes than others do")
         most = self._terms.examples[client_id]
-        vector = self._scale.encode(layout, arrays, weight, float(answer.num_examples), metrics, most)
+        named = (self._settings.seed, "secure rounding", client_id, self._request.work.round, self._request.phase)
+        vector = self._scale.encode(
+            layout, arrays, weight, float(answer.num_examples), metrics, most, lambda: numpy_generator(*named)
+        )
         if self._deployed:
             secrets.keep(self._terms.token, vector)
         party.mask(vector, self._terms.messages[client_id])

@@ -5,6 +5,7 @@ A vector has two parts: ``wide`` of 64-bit integers modulo 2^64, and ``narrow`` 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,19 +49,25 @@ class Vector:
         self.narrow += other.narrow
 
     def add_mask(self, seed: bytes, sign: int) -> None:
-        """Add, or with ``sign`` = −1 subtract, the mask of a seed of 32 bytes; every seed is used for one mask.
+        """Add, or with ``sign`` = −1 subtract, the mask of a seed of 32 bytes; every seed is used for one mask."""
+        self.add_masks([(seed, sign)])
+
+    def add_masks(self, masks: Iterable[tuple[bytes, int]]) -> None:
+        """Add masks, each given by its seed and sign, to one part of the vector after the other, which stays in cache.
 
         AES-256 in counter mode needs no nonce where its key is used once.
         """
-        stream, buffer = Cipher(AES256(seed), CTR(bytes(16))).encryptor(), bytearray(_CHUNK + 16)
+        streams = [(Cipher(AES256(seed), CTR(bytes(16))).encryptor().update_into, sign) for seed, sign in masks]
+        buffer = bytearray(_CHUNK + 16)
         parts: tuple[NDArray[Any], ...] = (self.wide, self.narrow)
         for part in parts:
             step = _CHUNK // part.itemsize
             for start in range(0, len(part), step):
                 chunk = part[start : start + step]
-                stream.update_into(memoryview(_ZEROS)[: chunk.nbytes], buffer)
-                mask = np.frombuffer(buffer, part.dtype, len(chunk))
-                if sign > 0:
-                    chunk += mask
-                else:
-                    chunk -= mask
+                zeros, mask = memoryview(_ZEROS)[: chunk.nbytes], np.frombuffer(buffer, part.dtype, len(chunk))
+                for fill, sign in streams:
+                    fill(zeros, buffer)
+                    if sign > 0:
+                        np.add(chunk, mask, out=chunk)
+                    else:
+                        np.subtract(chunk, mask, out=chunk)

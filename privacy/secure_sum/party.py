@@ -168,9 +168,8 @@ class Party:
         if len(peers) < self.threshold:
             raise ProtocolError(f"{len(peers)} neighbours are left, at least {self.threshold} are needed")
         clear = vector.wide[:1].copy()
-        vector.add_mask(self.seed, 1)
-        for peer in peers:
-            vector.add_mask(mask_seed(self.mask_key, self.peers[peer], self.token), sign(self.index, peer))
+        common = [(mask_seed(self.mask_key, self.peers[peer], self.token), sign(self.index, peer)) for peer in peers]
+        vector.add_masks([(self.seed, 1), *common])
         vector.wide[:1] = clear
         self.shares = {peer: share for peer, share in self.shares.items() if peer in peers}
         self.stage, self.mask_key, self.seed = "mask", b"", b""

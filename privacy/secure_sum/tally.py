@@ -174,13 +174,17 @@ class Tally:
                     self.named[party] = "the shares that it has sent do not give its secret"
         if why:
             raise TooFewError(why)
+        masks: list[tuple[bytes, int]] = []
         for party, secret in found.items():
             if party not in gone:
-                total.add_mask(secret, -1)
+                masks.append((secret, -1))
                 continue
-            for peer in self._in_common(party):
-                if peer in self._summed:
-                    total.add_mask(mask_seed(secret, self.public[peer], self.token), -sign(peer, party))
+            masks += [
+                (mask_seed(secret, self.public[peer], self.token), -sign(peer, party))
+                for peer in self._in_common(party)
+                if peer in self._summed
+            ]
+        total.add_masks(masks)
         total.wide[:1] = clear
 
     def _in_common(self, party: int) -> list[int]:

@@ -27,9 +27,9 @@ from florilegium.privacy.delta import delta_warning
 from florilegium.privacy.ledger import Ledger
 from florilegium.privacy.noise import colluding, draw, least_honest, secret_generator
 from florilegium.privacy.sampling import poisson_sample
+from florilegium.privacy.secure_sum.ring import PRECISION
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.folder.run_folder import RunFolder
-from florilegium.strategies.layers.secure_exchange import PRECISION
 from florilegium.strategies.layers.slots import Slots
 from florilegium.strategies.settings.server import ServerSettings
 

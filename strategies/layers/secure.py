@@ -78,6 +78,7 @@ class Secure(Layer):
             [*members], exchange.nodes, running.run.name, running.identity,
             {c: float(member.train + (0 if exchange.updates else member.test)) for c, member in members.items()},
             exchange.send or {}, expected.longest if math.isinf(expected.clip) else expected.clip,
+            not math.isinf(expected.clip),
             shapes_of(exchange.send or {}) if exchange.updates else exchange.shapes,
             running.reported, expected.noise, expected.mark, messages,
         )  # fmt: skip

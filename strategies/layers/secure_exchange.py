@@ -31,7 +31,7 @@ from florilegium.privacy.secure_sum.entry import Entry, shared_keys
 from florilegium.privacy.secure_sum.masks import NARROW, WIDE, Vector
 from florilegium.privacy.secure_sum.party import TOKEN, ProtocolError
 from florilegium.privacy.secure_sum.plan import ImpossibleError, Plan, plan
-from florilegium.privacy.secure_sum.ring import coarse_error
+from florilegium.privacy.secure_sum.ring import PRECISION, at_random, coarse_error, random_error
 from florilegium.privacy.secure_sum.tally import Tally, TooFewError
 from florilegium.strategies.exchange.exchange import Outcome, deliver, describe_error
 from florilegium.strategies.exchange.expected import UNUSABLE, Expected
@@ -45,8 +45,6 @@ LEAST_NOISE, _ROOM = 16, 12
 standard deviations above its usual norm."""
 ROUNDING = 1e-5
 """What rounding to integers may change in a sum of metrics, for each client or example that it is over."""
-PRECISION = 1e-4
-"""The largest error of a sum of updates that rounding may make, as a share of the bound of their norms together."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,7 @@ class Task:
         examples: the most examples that each client may have.
         sent: the arrays that every client receives.
         norm: bound of the norm of an update of these; 0 if clients return statistics.
+        exact: whether no rounded update may be longer, since privacy depends on it: then none is rounded at random.
         shapes: names and shapes of the arrays that each client returns.
         reports: the numbers that clients may report.
         noise: standard deviation of the noise that each client adds to its update.
@@ -74,6 +73,7 @@ class Task:
     examples: Mapping[str, float]
     sent: Arrays
     norm: float
+    exact: bool
     shapes: Mapping[str, tuple[int, ...]]
     reports: Reports
     noise: float
@@ -292,7 +292,8 @@ class SecureExchange:
         task, cohort = self._task, self._task.cohort
         total = sum(task.examples[cohort[party]] for party in members)
         sent = sum(array.size for array in task.sent.values())
-        error = coarse_error(sent, len(members))
+        chance = at_random(sent, len(members)) and not task.exact
+        error = (random_error if chance else coarse_error)(sent, len(members))
         coarse = bool(task.norm) and error <= PRECISION
         self.error = error if coarse else 0.0
         uniform = self._settings.weighting == "uniform"

@@ -386,6 +386,24 @@ def test_masks_cancel_and_depend_on_every_bit_of_the_seed() -> None:
     assert not vector.wide.any()
 
 
+def test_masks_that_are_added_together_are_those_of_each_alone() -> None:
+    """Longer than the pieces that are made at once, which are 32,768 and 65,536 integers."""
+    rng = np.random.default_rng(1)
+    seeds = [(rng.bytes(32), way) for way in (1, -1, -1, 1)]
+    one, other = Vector.zeros(40_000, 70_001), Vector.zeros(40_000, 70_001)
+    one.add_masks(seeds)
+    for seed, way in reversed(seeds):
+        alone = Vector.zeros(40_000, 70_001)
+        alone.add_mask(seed, 1)
+        for part, mask in ((other.wide, alone.wide), (other.narrow, alone.narrow)):
+            part += mask if way > 0 else -mask
+    assert (one.wide == other.wide).all()
+    assert (one.narrow == other.narrow).all()
+    one.add_masks([(seed, -way) for seed, way in seeds])
+    assert not one.wide.any()
+    assert not one.narrow.any()
+
+
 def test_the_documented_parameters_are_those_of_the_defaults() -> None:
     page = (ROOT / "docs" / "secure-aggregation.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| (\d+) \| ([\d,]+) \| (\S+) \| (\S+) \|$", page, re.MULTILINE)

@@ -245,8 +245,8 @@ def test_a_metric_whose_sum_cannot_be_is_left_out(
     encode = Scale.encode
 
     def boast(scale: Scale, layout: Layout, arrays: Arrays, weight: float, examples: float, *rest: Any) -> Any:
-        metrics, most = rest
-        return encode(scale, layout, arrays, weight, examples, {**metrics, "accuracy": value}, most)
+        metrics, *more = rest
+        return encode(scale, layout, arrays, weight, examples, {**metrics, "accuracy": value}, *more)
 
     monkeypatch.setattr(Scale, "encode", boast)
     figures = read_metrics(run("boast", 6, rounds=1, **{"secure-aggregation": True, "evaluate-every": 1}))[-1]["seen"]

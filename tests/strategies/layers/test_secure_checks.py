@@ -9,28 +9,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from florilegium.clients.core.secure_layout import Scale, Sums
+from florilegium.clients.core.secure_layout import Layout, Scale, Sums
 from florilegium.clients.core.secure_wire import Terms
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
-from florilegium.privacy.secure_sum.ring import RangeError, to_narrow
+from florilegium.privacy.secure_sum.ring import PRECISION, RangeError, at_random, random_error, signed, to_narrow
 from florilegium.privacy.secure_sum.tally import TooFewError
-from florilegium.strategies.layers.secure_exchange import PRECISION, SecureExchange, Task
+from florilegium.strategies.layers.secure_exchange import SecureExchange, Task
 from tests.support import settings
 
 ENTRIES = 100
 NAMES = [str(number) for number in range(5)]
 
 
-def _exchange(arrays: Arrays, *, noise: float = 0.0, norm: float = 1.0, names: Sequence[str] = NAMES) -> SecureExchange:
+def _exchange(
+    arrays: Arrays, *, noise: float = 0.0, norm: float = 1.0, names: Sequence[str] = NAMES, exact: bool = False
+) -> SecureExchange:
     """Return an exchange whose terms for the clients are its messages, to be raised instead of sent."""
 
     def messages(nodes: Any, terms: Any) -> Any:
         raise AskedError(terms([names[0]]))
 
     examples = dict.fromkeys(names, 8.0)
-    task = Task(names, {1: names}, "run", "0", examples, arrays, norm, {}, {}, noise, "", messages)
+    task = Task(names, {1: names}, "run", "0", examples, arrays, norm, exact, {}, {}, noise, "", messages)
     keys: dict[str, Value] = {"weighting": "examples", "secure_aggregation": True, "max_update_norm": norm}
     return SecureExchange(settings(**keys), None, task, deployed=False)  # type: ignore[arg-type]
 
@@ -79,15 +81,69 @@ def test_noise_may_make_a_sum_longer(above: float, fits: bool) -> None:
         _exchange({})._check(_sums(longest, 20.0), 5, scale)
 
 
-@pytest.mark.parametrize(("share", "coarse"), [(0.9, True), (1.1, False)])
-def test_sums_that_32_bits_would_round_too_much_have_64(share: float, coarse: bool) -> None:
-    """Rounding n vectors of d entries is off by n·√d/2 units at most, of 2³¹ (less n + 8) for all norms together."""
+@pytest.mark.parametrize(
+    ("share", "exact", "coarse", "chance"),
+    [(0.9, False, True, False), (0.9, True, True, False), (1.1, False, True, True), (1.1, True, False, False)],
+)
+def test_sums_that_32_bits_would_round_too_much_are_rounded_at_random(
+    share: float, exact: bool, coarse: bool, chance: bool
+) -> None:
+    """Rounding n vectors of d entries is off by n·√d/2 units at most, of 2³¹ (less n + 8) for all norms together.
+
+    At random, the errors of n vectors have variance n·d/4 at most. Where privacy depends on norms, sums have 64 bits.
+    """
     n = 5
-    entries = int((share * PRECISION * (2**31 - 8 - n) * 2 / n) ** 2)
+    room = 2**31 - 8 - n
+    entries = int((share * PRECISION * room * 2 / n) ** 2)
     arrays: Arrays = {"w": np.broadcast_to(np.float32(0), (entries,))}  # of no memory
-    exchange = _exchange(arrays)
+    exchange = _exchange(arrays, exact=exact)
     assert _terms(exchange, n).coarse is coarse
-    assert exchange.error == (pytest.approx(share * PRECISION, rel=1e-6) if coarse else 0.0)
+    error = 1.5 * math.sqrt(n * entries) / 2 / room if chance else share * PRECISION
+    assert exchange.error == (pytest.approx(error, rel=1e-6) if coarse else 0.0)
+
+
+def test_a_thousand_parties_with_eleven_million_entries_need_32_bits() -> None:
+    assert at_random(11_000_000, 1000)
+    assert random_error(11_000_000, 1000) < PRECISION / 2
+    assert not at_random(120_000, 1000)
+
+
+def test_rounding_at_random_is_right_on_average_and_within_its_bound() -> None:
+    """All parties have the same vector, so that rounding to the nearest is off in one direction: by 0.4·n units."""
+    parties, entries, unit, rng = 50, 4000, 0.5, np.random.default_rng(1)
+    values = np.full(entries, 7.4 * unit) * np.where(np.arange(entries) % 2, 1, -1)
+    limit = float(np.linalg.norm(values))
+    total = sum(signed(to_narrow(values, limit, unit, rng)) for _ in range(parties))
+    error = np.asarray(total) - parties * values / unit
+    assert abs(error.mean()) < 6 * math.sqrt(0.24 * parties / entries)  # variance 0.4·0.6 of each
+    assert np.linalg.norm(error) < 1.5 * math.sqrt(parties * entries) / 2 < 0.4 * parties * math.sqrt(entries)
+    assert error.std() == pytest.approx(math.sqrt(0.24 * parties), rel=0.1)
+    whole = np.array([-3.0, 0.0, 5.0])
+    assert signed(to_narrow(whole, 6.0, 1.0, rng)).tolist() == whole.tolist()
+    assert signed(to_narrow(values[:2], limit, unit)).tolist() == [-7, 7]
+
+
+def test_a_party_rounds_at_random_by_named_draws_and_never_what_gets_noise() -> None:
+    """As many entries as five parties need for it, with bounds that make the unit about 1."""
+    room = 2**31 - 8 - 5
+    entries = int((1.1 * PRECISION * room * 2 / 5) ** 2)
+    few = Scale(5, 40.0, uniform=True, norm=room / 5, range=1.0, coarse=True)
+    layout, arrays = Layout((("w", (10,)),), ()), {"w": np.full(10, 2.5)}
+    assert few.encode(layout, arrays, 1, 1, {}, 8).narrow.tolist() == [2] * 10  # to the nearest even
+    many = Scale(5_000_000, 40.0, uniform=True, norm=0.25, range=1.0, coarse=True)
+    assert at_random(entries, 5)
+    assert at_random(10, many.parties)
+    exact = 120.5
+    arrays = {"w": np.full(10, exact * many.unit())}
+    found = [
+        many.encode(layout, arrays, 1, 1, {}, 8, lambda seed=seed: np.random.default_rng(seed)).narrow.tolist()
+        for seed in (1, 1, 2)
+    ]
+    assert found[0] == found[1] != found[2]
+    assert {*found[0], *found[2]} <= {math.floor(exact), math.ceil(exact)}
+    noisy = Scale(5_000_000, 40.0, uniform=True, norm=0.25, range=1.0, coarse=True, noise=0.1)
+    with pytest.raises(RangeError, match="rounded at random"):
+        noisy.encode(layout, arrays, 1, 1, {}, 8)
 
 
 @pytest.mark.parametrize(("units", "fits"), [(15.9, False), (16.1, True)])
