@@ -42,7 +42,7 @@ def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]
         assembly = assemble(config, one_thread=True)
         return assembly.host(assembly.simulated_clients()), assembly.code
     device = parse_node(node)
-    assembly = assemble(config | ({"dataset": device.dataset} if device.dataset else {}), one_thread=False)
+    assembly = assemble(config | device.copies(config), one_thread=False)
     s = assembly.settings
     limit_threads(device.threads, sum(array.size for array in assembly.whole.values()))
     allowance = allowance_of(device, s.privacy.unit)

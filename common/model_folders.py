@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,11 @@ def _fetched(name: str, key: str) -> Path:
 
 
 def check_weights(path: Path, key: str) -> None:
-    """Raise :class:`ConfigurationError` unless a model's folder has its weights as safetensors."""
+    """Raise :class:`ConfigurationError` unless a model's folder has weights as safetensors, and can be read here."""
+    if absent := [name for name in ("transformers", "peft") if find_spec(name) is None]:
+        raise ConfigurationError(
+            f"{key}: pretrained transformers need the package {absent[0]}: pip install 'florilegium[transformers]'"
+        )
     if any((path / name).is_file() for name in _WEIGHTS):
         return
     pickled = [name for name in _PICKLED if (path / name).is_file()]

@@ -145,12 +145,13 @@ def _inject(network: nn.Sequential, adapter: AdapterSettings, model: str) -> Non
     chosen = [
         layer for name, layer in layers.items() if any(name == t or name.endswith(f".{t}") for t in targets or ())
     ]
+    transposed = any(type(layer).__name__ == "Conv1D" for layer in chosen or layers.values())
     config: Any
     if adapter.kind == "lora":
         config = peft.LoraConfig(
             r=adapter.rank, lora_alpha=adapter.alpha,  # type: ignore[arg-type]
             lora_dropout=adapter.dropout, target_modules=targets,
-            use_rslora=adapter.rslora, use_dora=adapter.dora,
+            use_rslora=adapter.rslora, use_dora=adapter.dora, fan_in_fan_out=transposed,
         )  # fmt: skip
     else:
         feed = [] if targets is None else [t for t in targets if _widens(body, t)]

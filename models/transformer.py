@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.model_folders import CONFIG, check_weights, find_folder, named_folder, read_json, text_facts
@@ -65,15 +64,11 @@ def _pooled(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 
 class Positions(nn.Module):
-    """Puts outputs of tokens (n, l, C) as tasks have them, (n, C, length)."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
+    """Puts outputs of tokens (n, l, C) as tasks have them, (n, C, l), for the l tokens of the longest text."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (n, C, length); zeros for positions behind the longest text, which do not count."""
-        return pad(x.movedim(1, 2), (0, self.length - x.shape[1]))
+        """Return (n, C, l)."""
+        return x.movedim(1, 2)
 
 
 def build_transformer(
@@ -107,10 +102,10 @@ def build_transformer(
     predicts = bool(positions) and classes == codes and generative(folder)
     model = _read(folder, "AutoModelForCausalLM" if predicts else "AutoModel")
     if predicts:
-        return nn.Sequential(OrderedDict([(BASE, Base(model, "none")), ("positions", Positions(shape[0]))]))
+        return nn.Sequential(OrderedDict([(BASE, Base(model, "none")), ("positions", Positions())]))
     how: Any = "none" if positions else pooling_of(folder, pooling)
     head = nn.Linear(width_of(model, folder), classes)
-    ending = [("positions", Positions(shape[0]))] if positions else []
+    ending = [("positions", Positions())] if positions else []
     return nn.Sequential(OrderedDict([(BASE, Base(model, how)), (HEAD, head), *ending]))
 
 

@@ -92,10 +92,24 @@ class SequenceLabels(Classification):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the mean loss of each example's positions, (n,); 0 if none counts."""
+        y = self._counted(outputs, y)
         each = self._loss(outputs, y, self.choices)
         if each.dim() == 1:
             return each
         return each.flatten(1).sum(dim=1) / (y != IGNORED).flatten(1).sum(dim=1).clamp(min=1)
+
+    def _counted(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the targets of those positions that have outputs; a network may leave out what is padded behind them.
+
+        Raises:
+            ValueError: if a position that counts has none.
+        """
+        length = outputs.shape[-1]
+        if y.dim() != 2 or y.shape[1] == length:
+            return y
+        if (y[:, length:] != IGNORED).any():
+            raise ValueError(f"the network has outputs for {length} positions, and there are targets behind them")
+        return y[:, :length]
 
     def loss(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss of examples, weighted if there are weights."""
@@ -104,6 +118,7 @@ class SequenceLabels(Classification):
 
     def seen(self, outputs: Tensor, y: Tensor) -> Seen:
         """Return the probabilities at the positions that count, of all examples one after the other."""
+        y = self._counted(outputs, y)
         counts = y != IGNORED
         logits = outputs.movedim(1, -1)[counts]
         return Seen(logits.softmax(dim=1), logits.argmax(dim=1), y[counts])

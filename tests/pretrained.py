@@ -31,6 +31,25 @@ def tiny() -> Path:
         return write_base(CACHE / "tiny-bert", WIDTH, 2, WORDS + 100)
 
 
+@cache
+def tiny_generator() -> Path:
+    """Return the folder of a GPT-2 of two layers with the same words, which is made once."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    folder = CACHE / "tiny-gpt"
+    known = {word: number for number, word in enumerate(["<eos>", *(f"w{number}" for number in range(WORDS))])}
+    words = Tokenizer(models.WordLevel(known, unk_token="<eos>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", model_max_length=32).save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        GPT2LMHeadModel(GPT2Config(
+            vocab_size=WORDS + 1, n_positions=32, n_embd=WIDTH, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
+        )).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
 def keys(**more: Value) -> dict[str, Value]:
     """Return the keys of a small run on it."""
     return {

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, ValidationError, field_validator
 
 from florilegium.common.errors import DataError, RefusedError, nearest
+from florilegium.common.model_folders import PREFIX, named_folder
 from florilegium.common.settings import NAME, Section, Value, check_folder, folder
 from florilegium.partitions.clientdata import ClientData
 from florilegium.partitions.device_data import DeviceSchema, read_device, read_device_schema, report
@@ -37,6 +38,7 @@ class DeviceSettings(Section):
         labeled: whether its training rows have labels that may be used.
         schema_file: a file that maps the device's names of columns and classes (key ``schema``).
         dataset: the device's copy of the dataset folder, if the run's ``dataset`` is a path.
+        base: the device's copy of the folder of the run's pretrained model, if ``model`` is ``transformers:…``.
         embeddings: the device's copy of the run's ``embeddings`` file, for datasets of words.
         max_epsilon: the total ε that the client may spend over all runs; runs without private examples are then
             refused. 0: any run is welcome.
@@ -53,6 +55,7 @@ class DeviceSettings(Section):
     labeled: bool = True
     schema_file: str = Field("", alias="schema")
     dataset: str = ""
+    base: str = ""
     embeddings: str = ""
     max_epsilon: float = Field(0.0, ge=0)
     capacity: float = Field(1.0, gt=0, le=1)
@@ -60,7 +63,9 @@ class DeviceSettings(Section):
     peers: str = ""
     threads: int = Field(0, ge=0, le=1024)
 
-    _check = field_validator("state_dir", "schema_file", "dataset", "embeddings", "identity", "peers")(check_folder)
+    _check = field_validator(
+        "state_dir", "schema_file", "dataset", "base", "embeddings", "identity", "peers"
+    )(check_folder)
 
     @field_validator("client_id")
     @classmethod
@@ -68,6 +73,13 @@ class DeviceSettings(Section):
         if client_id == NEW:
             raise ValueError(f"'{NEW}' is reserved for clients that no run has seen; choose another name")
         return client_id
+
+    def copies(self, config: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the keys of a run for which the device has copies of its own, with their places."""
+        own: dict[str, Value] = {"dataset": self.dataset} if self.dataset else {}
+        if self.base and named_folder(str(config.get("model", ""))):
+            own["model"] = f"{PREFIX}{self.base}"
+        return own
 
 
 def allowance_of(device: DeviceSettings, unit: str) -> Allowance | None:

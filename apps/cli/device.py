@@ -45,7 +45,8 @@ def check(
     from florilegium.partitions.loading import dataset_of
 
     owner = read_node(node_config)
-    settings = parse_source(resolve(None, assignments or [], {"dataset": owner.dataset or dataset}))
+    own = {"tokenizer": owner.base} if owner.base else {}
+    settings = parse_source(resolve(None, assignments or [], {"dataset": owner.dataset or dataset} | own))
     find_spec(settings.dataset)  # what the data are must be known without other devices' data
     spec = dataset_of(settings)
     data = own_data(owner, spec, CPU, embeddings="", cache_dir=settings.cache_dir, duplicates=settings.duplicates)

@@ -12,6 +12,7 @@ from typing import Any
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.trackers.registry import TRACKERS
 from florilegium.clients.core.batch_orders import BATCH_ORDERS
+from florilegium.common.model_folders import named_folder
 from florilegium.common.plugins import Registry
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value, folder
@@ -38,8 +39,8 @@ def used_code(config: Mapping[str, Value]) -> tuple[str, ...]:
     """Return references to the code that the method and other names in ``config`` stand for, where it is not ours."""
     named = {key: str(config.get(key, "")) for key in KINDS}
     named["task"] = named["task"] or _task_of(named["dataset"])
-    if of_zoo(named["model"]):
-        named.pop("model")  # torchvision and timm may differ in version, as PyTorch may
+    if of_zoo(named["model"]) or named_folder(named["model"]):
+        named.pop("model")  # torchvision, timm and transformers may differ in version, as PyTorch may
     if "/" in named["dataset"]:
         named.pop("dataset")  # a folder, or a dataset of the hub
     found = [KINDS[key].reference(name) for key, names in named.items() for name in listed(names)]

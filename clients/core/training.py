@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ With private gradients it returns the loss of each example, (b,).
 """
 
 EVALUATION_BATCH = 256
+MOST_OUTPUTS = 1 << 26
+"""Outputs that an evaluation has at a time, if each position has some."""
 BUCKET = 16
 """Number of batches whose texts are sorted by length, with ``bucket``."""
 
@@ -497,4 +500,10 @@ def mapped(network: nn.Module, examples: Examples) -> Examples:
 @torch.no_grad()
 def evaluate(model: nn.Module, examples: Examples, task: Task) -> dict[str, float]:
     """Return what the task measures of ``model``: the mean loss, figures; NaN if there are no examples."""
-    return task.measure(features(model, examples), examples.y)
+    if len(task.outputs) == 1 or not task.parts or not len(examples):
+        return task.measure(features(model, examples), examples.y)
+    # Outputs for each position of all examples, such as words of a vocabulary, may be larger than memory.
+    size = max(1, min(EVALUATION_BATCH, MOST_OUTPUTS // math.prod(task.outputs)))
+    model.eval()
+    rows = [task.rows(model(x), y) for x, y in zip(examples.x.split(size), examples.y.split(size), strict=True)]
+    return task.from_means(torch.cat([part for part in rows if part is not None]).mean(dim=0).tolist())

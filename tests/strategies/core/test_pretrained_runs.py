@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from florilegium.apps.assembly.parts import assemble
 from florilegium.apps.runs.personal import personalise
+from florilegium.apps.runs.predictions import write_predictions
+from florilegium.clients.core import training
 from florilegium.clients.core.export import load_model
-from florilegium.clients.core.training import by_length
+from florilegium.clients.core.training import by_length, evaluate
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.settings import Value
 from florilegium.models.frozen import FILE
 from florilegium.models.parameters import num_bytes
+from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
-from tests.pretrained import keys, tiny
+from tests.pretrained import WORDS, keys, questions, tiny, tiny_generator
 from tests.runs import Runs
 from tests.support import config
 
@@ -117,3 +124,93 @@ def test_an_epoch_by_length_has_every_example(run: Runs) -> None:
     assert (
         read_checkpoint(whole).arrays["head.weight"].tolist() != read_checkpoint(bucket).arrays["head.weight"].tolist()
     )
+
+
+# ---------------------------------------------------------------------------------------------------- next token
+
+
+def _generating(**more: Value) -> dict[str, Value]:
+    given: dict[str, Value] = {"model": f"transformers:{tiny_generator()}", "task": "next-token", "adapter.targets": ""}
+    return keys(**given | more)
+
+
+def test_the_loss_of_the_next_token_is_that_of_transformers() -> None:
+    assembly = assemble(config(**_generating()), one_thread=True)
+    model = AutoModelForCausalLM.from_pretrained(tiny_generator()).eval()
+    data = assembly.simulated_clients().data("0").test
+    task = dataset_of(assembly.settings).learned
+    found = evaluate(assembly.network, data, task)
+    with torch.no_grad():
+        texts = [row[row >= 0][None] for row in data.x]
+        losses = [float(model(input_ids=text, labels=text).loss) for text in texts]
+    counts = [text.shape[1] - 1 for text in texts]
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(np.average(losses, weights=counts)), rel=1e-4)
+
+
+def test_an_evaluation_in_parts_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    assembly = assemble(config(**_generating()), one_thread=True)
+    data, task = assembly.simulated_clients().data("0").train, dataset_of(assembly.settings).learned
+    whole = evaluate(assembly.network, data, task)
+    monkeypatch.setattr(training, "MOST_OUTPUTS", 3 * math.prod(task.outputs))
+    assert evaluate(assembly.network, data, task) == pytest.approx(whole, rel=1e-5)
+
+
+def test_the_next_token_is_learned(run: Runs) -> None:
+    path = run("run", **{**_generating(), "rounds": 3, "optimizer": "adam", "learning-rate": 0.01})
+    found = [line["seen"]["perplexity"] for line in read_metrics(path) if "seen" in line]
+    assert found[-1] < found[0]
+    assert not any(name.startswith("head") for name in read_checkpoint(path).arrays)
+
+
+def test_outputs_that_are_too_short_are_refused() -> None:
+    task = dataset_of(assemble(config(**_generating()), one_thread=True).settings).learned
+    y = torch.full((1, 32), -100)
+    y[0, 9] = 1
+    with pytest.raises(ValueError, match="outputs for 8 positions"):
+        task.losses(torch.zeros(1, WORDS + 1, 8), y)
+
+
+# ------------------------------------------------------------------------------------------------------- devices
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return the configuration of three devices with texts, and the same base in folders of their own."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "schema.toml").write_text(
+        'label = "label"\nlabels = ["0", "1", "2"]\n[texts]\ncolumn = "text"\nlength = 200\n'
+    )
+    texts, classes = next(questions())
+    nodes = []
+    for site in range(3):
+        rows = [f"{text},{c}\n" for text, c in zip(texts[site::3], np.roll(classes, site)[site::3], strict=True)]
+        (tmp_path / f"site{site}.csv").write_text("text,label\n" + "".join(rows))
+        base = shutil.copytree(tiny(), tmp_path / f"base{site}")
+        nodes.append({
+            "client-id": f"d{site}", "data-path": str(tmp_path / f"site{site}.csv"), "base": str(base),
+            "state-dir": str(tmp_path / f"state{site}"),
+        })  # fmt: skip
+    return nodes
+
+
+def test_devices_have_their_own_copies(run: Runs, devices: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = run("run", nodes=devices, method="fedper", dataset=str(tmp_path / "texts"), partitioner="iid")
+    assert read_checkpoint(path).round == 2
+    assert not (path / "failures.jsonl").exists()
+    model = tmp_path / "state0" / "run" / "d0"
+    assert {name.partition(".")[0] for name in load_file(model / "model.safetensors")} == {"A", "B", "head"}
+    (tmp_path / "new.csv").write_text("text\nw0 w1 w2\nw60 w61\n")
+    write_predictions(model, tmp_path / "new.csv")
+    _, card = load_model(model)
+    assert card.model == f"transformers:{devices[0]['base']}"
+
+
+def test_a_device_with_another_base_is_left_out(run: Runs, devices: list[dict[str, Any]], tmp_path: Path) -> None:
+    file = Path(devices[1]["base"]) / "model.safetensors"
+    weights = load_file(file)
+    name = "encoder.layer.0.attention.self.query.weight"
+    save_file(weights | {name: weights[name] + 1}, file, metadata={"format": "pt"})
+    path = run("run", nodes=devices, dataset=str(tmp_path / "texts"), partitioner="iid", **{"min-success": 0.1})
+    assert read_checkpoint(path).round == 2
+    assert read_metrics(path)[-1]["training"]["clients"] == 2
