@@ -19,8 +19,8 @@ import numpy as np
 import psutil
 import torch
 
-from benchmarks import board as every_method
 from benchmarks import (
+    adapters,
     exchange,
     fleet,
     hospitals,
@@ -36,6 +36,7 @@ from benchmarks import (
     suite,
     tables,
 )
+from benchmarks import board as every_method
 from benchmarks import vectorised as at_once
 from benchmarks.task import COHORT, KEYS
 from florilegium.common.files import write_text
@@ -281,6 +282,25 @@ def small(workers: int) -> list[Row]:
     return [Row("15 rounds of 100 steps, four hospitals: time ÷ a plain loop for each", ratio, 0.5, "", details)]
 
 
+def adapted(workers: int) -> list[Row]:
+    """Measure LoRA on a transformer of MiniLM's size beside bare transformers and peft, on one core."""
+    found, run = adapters.measure(), adapters.whole()
+    times = ", ".join(f"{name} {found[name]:.2f} s" for name in ("ours", "bucket", "bare"))
+    needs = run["one"] - run["loaded"]
+    memory = ", ".join(f"{name} {run[name] / 1e6:.0f} MB" for name in ("two", "one", "loaded"))
+    return [
+        Row("LoRA, a client's epoch of 256 texts: time ÷ bare transformers and peft", found["ours"] / found["bare"],
+            1.05, "", times),
+        Row("the same, batches by length", found["bucket"] / found["bare"], 0.8, "", times),
+        Row("the same: bytes of an update ÷ adapters and head", found["sent"] / found["trained"], 1.02, "",
+            f"{found['sent'] / 1e6:.3f} MB"),
+        Row("100 clients, two workers: memory less a worker's ÷ one loaded base", (run["two"] - needs) / run["loaded"],
+            1.15, "", f"{memory}; a worker needs {needs / 1e6:.0f} MB"),
+        Row("first round of a run ÷ loading the base and an epoch in one process", run["first"] / run["bare"], 1.5, "",
+            f"{run['first']:.1f} s against {run['bare']:.1f} s"),
+    ]  # fmt: skip
+
+
 def large_tables(workers: int) -> list[Row]:
     """Measure reading and encoding a CSV table of 1 M rows and 40 columns, beside pandas and scikit-learn."""
     found = tables.measure()
@@ -339,6 +359,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "vectorised": vectorised,
     "tables": large_tables,
     "hospitals": small,
+    "adapters": adapted,
     "board": board,
 }
 

@@ -7,12 +7,18 @@ their longest text.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
@@ -22,7 +28,7 @@ from torch import Tensor, nn
 from benchmarks.timing import alternate
 from florilegium.apps.assembly.parts import assemble
 from florilegium.apps.settings.configuration import complete
-from florilegium.clients.core.wire import Request, Work, flat
+from florilegium.clients.core.wire import Reply, Request, Work, flat
 from florilegium.clients.node.host import Host
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays, num_bytes
@@ -87,12 +93,64 @@ def measure(repeats: int = 3) -> dict[str, float]:
         return seconds | {"sent": float(sent), "trained": float(num_bytes(assembly.initial))}
 
 
+def whole(clients: int = 100) -> dict[str, float]:
+    """Return peak memory in bytes, shared pages counted once: "one" process, "two" workers, and the "loaded" base.
+
+    And seconds: "first", until a run's first round is done, and "bare", of loading the base and an epoch by hand.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        base = write_base(Path(folder, "base"))
+        bare = f"""
+import time
+begun = time.perf_counter()
+from pathlib import Path
+from benchmarks.adapters import _bare
+_bare(Path({str(base)!r}))()
+print(time.perf_counter() - begun)
+"""
+        load = (
+            f"import torch, peft; from transformers import AutoModel; m = AutoModel.from_pretrained({str(base)!r})\n"
+            "print(sum(float(p.sum()) for p in m.parameters()))"
+        )
+        found = {}
+        for name, workers, count in (("one", 1, clients), ("two", 2, clients), ("start", 1, 1)):
+            keys = {**KEYS, "runs-dir": folder, "cache-dir": folder, "model": f"transformers:{base}", "rounds": 1,
+                    "num-clients": count, "participation": max(0.1, 1 / count), "evaluate-clients": 5,
+                    "run-name": name}  # fmt: skip
+            words = [sys.executable, "-m", "florilegium", "run", "--workers", str(workers)]
+            for key, value in keys.items():
+                words += ["--set", f"{key}={json.dumps(value)}"]
+            found[name], found[f"{name} seconds"] = _peak(words)
+        (line, *_) = (line for line in Path(folder, "start", "metrics.jsonl").read_text().splitlines())
+        first = found["start seconds"] - float(json.loads(line).get("evaluation_seconds", 0.0))
+        loaded, _ = _peak([sys.executable, "-c", load])
+        done = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, check=True)
+        return {"one": found["one"], "two": found["two"], "loaded": loaded, "first": first, "bare": float(done.stdout)}
+
+
+def _peak(words: list[str]) -> tuple[float, float]:
+    """Return the largest memory of a command and its processes, pages that they share counted once; and seconds."""
+    begun, largest = time.perf_counter(), 0.0
+    command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = psutil.Process(command.pid)
+    while command.poll() is None:
+        with suppress(psutil.Error):  # a process has just ended
+            processes = [process, *process.children(recursive=True)]
+            largest = max(largest, float(sum(one.memory_full_info().pss for one in processes)))
+        time.sleep(0.2)
+    if command.returncode:
+        raise RuntimeError(f"{' '.join(words[:4])} ended with status {command.returncode}")
+    return largest, time.perf_counter() - begun
+
+
 def _round(host: Host, arrays: Arrays) -> int:
     """Carry out an exchange with the client; return the bytes of its reply."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # ids that every message carries
     request = Request(["0"], "train", "delta", Work(1, "bench"))
-    content = host.answer(Message(request.pack(flat(arrays)), 1, "train"), own="").content
-    return sum(len(item.data) for record in content.array_records.values() for item in record.values())
+    reply = Reply.unpack(host.answer(Message(request.pack(flat(arrays)), 1, "train"), own="").content)
+    if reply.failures:
+        raise RuntimeError(f"the client failed: {reply.failures}")
+    return num_bytes(reply.arrays)
 
 
 def _bare(base: Path) -> Callable[[], object]:
