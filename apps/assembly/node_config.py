@@ -63,9 +63,9 @@ class DeviceSettings(Section):
     peers: str = ""
     threads: int = Field(0, ge=0, le=1024)
 
-    _check = field_validator(
-        "state_dir", "schema_file", "dataset", "base", "embeddings", "identity", "peers"
-    )(check_folder)
+    _check = field_validator("state_dir", "schema_file", "dataset", "base", "embeddings", "identity", "peers")(
+        check_folder
+    )
 
     @field_validator("client_id")
     @classmethod
