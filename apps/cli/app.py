@@ -34,16 +34,23 @@ for outside in (private, *own_groups()):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata
+
+        from florilegium.apps.devices.flower_inside import TESTED
         from florilegium.apps.origins.package import version
 
         print(version())
+        print(f"flwr {metadata.version('flwr')}; devices keep PyTorch in memory with {' or '.join(TESTED)}")
         raise typer.Exit
 
 
 @cli.callback()
 def florilegium(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print version and commit")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="print version, commit, and versions of Flower"
+        ),
     ] = False,
 ) -> None:
     """Federated-learning methods as one Flower App."""

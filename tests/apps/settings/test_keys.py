@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from flwr.app import Context, Message, RecordDict
 
 from docs.generate import TOML_MARKS, generated, replaced
 from florilegium.apps.client_app import roster
+from florilegium.apps.devices.flower_inside import TESTED
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.origins.code import code_version
 from florilegium.apps.origins.packages import versions
@@ -115,6 +117,7 @@ def test_the_version_names_the_commit() -> None:
     assert shown.startswith("florilegium 0.")
     assert f"commit {head.stdout.strip()}" in shown
     assert f"code {code_version()}" in shown
+    assert f"flwr {metadata.version('flwr')}; devices keep PyTorch in memory with {' or '.join(TESTED)}" in shown
 
 
 def test_a_commit_is_that_of_the_checkout_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
