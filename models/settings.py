@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, model_validator
@@ -45,6 +46,11 @@ class AdapterSettings(Section):
     correction: bool = key(
         False, "LoRA: whether the server adds a matrix to the weights of each adapted layer; methods that do set it"
     )
+
+    @property
+    def scale(self) -> float:
+        """What LoRA's update B·A is multiplied by: α/r, or α/√r."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
     @model_validator(mode="after")
     def _has_what_it_is_about(self) -> AdapterSettings:

@@ -9,8 +9,7 @@ batch norm are kept for each capacity apart, because activations depend on the w
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from florilegium.clients.core.reports import measured
 from florilegium.clients.heterofl import FULL
 from florilegium.clients.hyper.capacity import CapacityHyper
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.seeds import numpy_generator
 from florilegium.models.dry_run import random_inputs
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, is_statistic, num_bytes
 from florilegium.models.width import Entries, axes_of, check, entries, taken
@@ -28,19 +26,15 @@ from florilegium.partitions.loading import dataset_of
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.server_step import refuse_optimizers
-from florilegium.strategies.exchange.evaluation import Evaluation
 from florilegium.strategies.exchange.exchange import Outcome, joined
 from florilegium.strategies.exchange.messages import Messages
-from florilegium.strategies.exchange.requests import Cohort, Group
-from florilegium.strategies.fedavg import FedAvg
+from florilegium.strategies.exchange.requests import Group
+from florilegium.strategies.families.sized import Sized
 
 log = logging.getLogger("flwr")
 
-CAPACITY = "capacity"
-"""Column of a client's capacity in ``clients.csv``."""
 
-
-class HeteroFL(FedAvg):
+class HeteroFL(Sized):
     """FedAvg over sub-networks: every entry is averaged over the clients that hold it.
 
     Attributes:
@@ -58,7 +52,6 @@ class HeteroFL(FedAvg):
         check_nothing_frozen(network, s.model, s.method)
         self._shapes = {name: tuple(tensor.shape) for name, tensor in exchanged(network).items()}
         self.statistics: dict[float, Arrays] = {}
-        self._rows: list[dict[str, object]] = []  # of the last evaluation
         self._bytes: dict[float, int] = {}  # of the sub-network of each capacity
         smallest = min(level if level < 1 else 0.5 for level in self.hyper.law[0])
         try:
@@ -80,20 +73,6 @@ class HeteroFL(FedAvg):
     def entries(self, capacity: float, server_round: int) -> Entries:
         """Return the entries of the model that a client of this capacity holds in a round."""
         return entries(self._axes, self._shapes, capacity, self.first_channel(server_round))
-
-    def capacity(self, client: str) -> float:
-        """Return a client's capacity r: what its device states or, in a simulation, a draw from ``capacity.levels``."""
-        if self.clients.deployed:
-            return self.clients[client].capacity
-        levels, shares = self.hyper.law
-        return float(numpy_generator(self.settings.seed, CAPACITY, client).choice(levels, p=shares))
-
-    def by_capacity(self, clients: Iterable[str]) -> dict[float, list[str]]:
-        """Return the clients of each capacity, the largest first."""
-        found: dict[float, list[str]] = {}
-        for client in clients:
-            found.setdefault(self.capacity(client), []).append(client)
-        return dict(sorted(found.items(), reverse=True))
 
     def _with_statistics(self, model: Arrays, capacity: float) -> Arrays:
         return model | self.statistics.get(capacity, {})
@@ -120,11 +99,9 @@ class HeteroFL(FedAvg):
     def mean_update(self, round: Round, model: Arrays) -> Arrays:
         """Have the cohort train its sub-networks; return for each entry the mean update of its holders."""
         cohort = round.sample()
-        sizes = self.by_capacity(cohort)
-        outcomes = round.ask_groups("train", [
-            self._group(Cohort(members, math.ceil(len(members) * cohort.wanted / len(cohort))), model, capacity, round)
-            for capacity, members in sizes.items()
-        ], reduce="delta")  # fmt: skip
+        sizes = self.cohorts(cohort)
+        groups = [self._group(members, model, capacity, round) for capacity, members in sizes.items()]
+        outcomes = round.ask_groups("train", groups, reduce="delta")
         total, weight = ({name: np.zeros(array.shape) for name, array in model.items()} for _ in range(2))
         for capacity, outcome in zip(sizes, outcomes, strict=True):
             chosen = self.entries(capacity, round.number)
@@ -147,7 +124,7 @@ class HeteroFL(FedAvg):
 
     def measure(self, round: Round, clients: Sequence[str], model: Arrays) -> Outcome:
         """Have each client test its sub-network; in a simulation, or where devices hold it, also the whole network."""
-        sizes, full = self.by_capacity(clients), Outcome([], {}, {})
+        sizes, full = self.by_size(clients), Outcome([], {}, {})
         if sizes.keys() - {1.0}:  # else both are the same
             able = sizes.get(1.0, []) if self.clients.deployed else clients
             whole = self._with_statistics(model, 1.0)
@@ -161,22 +138,6 @@ class HeteroFL(FedAvg):
             values = dict(zip(full.clients, told, strict=True))
             outcome.metrics[name] = np.array([values.get(client, np.nan) for client in outcome.clients])
         return outcome
-
-    def figures(self, outcome: Outcome) -> Evaluation:
-        """Return the figures of each group; a client's capacity is in its row."""
-        found = super().figures(outcome)
-        self._rows = [{**row, CAPACITY: self.capacity(str(row["client"]))} for row in found.rows] or self._rows
-        return Evaluation(found.figures, self._rows)
-
-    def report(self) -> dict[str, Any]:
-        """Return for each capacity the number of evaluated clients and their mean main figure, for ``summary.json``."""
-        found: dict[str, Any] = {}
-        for capacity in sorted({float(str(row[CAPACITY])) for row in self._rows}, reverse=True):
-            rows = [row for row in self._rows if row[CAPACITY] == capacity]
-            values = np.array([float(str(row.get(self.task.main, np.nan))) for row in rows])
-            told = values[~np.isnan(values)]
-            found[f"{capacity:g}"] = {"clients": len(rows), self.task.main: float(told.mean()) if len(told) else np.nan}
-        return {"capacities": found}
 
     # ---------------------------------------------------------------------------------- checkpoints
 

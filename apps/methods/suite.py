@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from florilegium.apps.methods.declaration import Method
+from florilegium.common.settings import Value
 
 _STRATEGIES, _CLIENTS, _KEYS = "florilegium.strategies", "florilegium.clients", "florilegium.clients.hyper"
 _FEDAVG = f"{_STRATEGIES}.fedavg:FedAvg"
 _SHARED_BODY = f"{_STRATEGIES}.families.decoupled:SharedBody"
 _HEAD_KEYS = f"{_KEYS}.personal:HeadHyper"
+
+_LORA: Mapping[str, Value] = {"adapter.kind": "lora"}
+_PRODUCTS = {**_LORA, "adapter.fixed": "", "adapter.dora": False, "server-learning-rate": 1.0}
+"""Of methods whose result is the new model, from clients' updates s·B·A."""
+_CORRECTED = {**_PRODUCTS, "adapter.correction": True}
+
+
+def _ranked(
+    title: str, source: str, strategy: str, implies: Mapping[str, Value],
+    client: str = "families.ranked:RankedClient",
+) -> Method:  # fmt: skip
+    return Method(
+        title,
+        source,
+        f"{_STRATEGIES}.{strategy}",
+        f"{_CLIENTS}.{client}",
+        f"{_KEYS}.capacity:RanksHyper",
+        table="ranks",
+        new_clients="the global model at their rank",
+        implies=implies,
+    )
 
 
 def _clustering(title: str, source: str, strategy: str, client: str = "kmeans:KMeansClient") -> Method:
@@ -251,6 +275,30 @@ OWN_METHODS: dict[str, Method] = {
         f"{_STRATEGIES}.fedrolex:FedRolex", f"{_CLIENTS}.heterofl:HeteroFLClient", f"{_KEYS}.capacity:CapacityHyper",
         table="capacity", new_clients="the global model's part of their size",
     ),
+    "fedit": Method(
+        "LoRA: A and B averaged", "Zhang et al. 2024",
+        _FEDAVG, f"{_CLIENTS}.fedavg:FedAvgClient", implies=_LORA,
+    ),
+    "ffa-lora": Method(
+        "LoRA: A stays as it is drawn", "Sun et al. 2024",
+        _FEDAVG, f"{_CLIENTS}.fedavg:FedAvgClient", implies={**_LORA, "adapter.fixed": "A"},
+    ),
+    "fedsa-lora": Method(
+        "LoRA: A shared, B personal", "Guo et al. 2025",
+        f"{_STRATEGIES}.fedsa_lora:FedSALoRA", f"{_CLIENTS}.fedsa_lora:FedSALoRAClient",
+        f"{_KEYS}.personal:FedSALoRAHyper",
+        new_clients="the shared A, and the initial B and head", implies={**_LORA, "adapter.fixed": ""},
+    ),
+    "flora": _ranked("LoRA: exact means join the base", "Wang et al. 2024", "flora:FLoRA", _CORRECTED),
+    "fedex-lora": _ranked(
+        "LoRA: means, and what they miss", "Singhal et al. 2025", "fedex_lora:FedExLoRA", _CORRECTED
+    ),
+    "flexlora": _ranked("LoRA: the mean update taken apart", "Bai et al. 2024", "flexlora:FlexLoRA", _PRODUCTS),
+    "hetlora": _ranked(
+        "LoRA: unequal ranks, padded and pruned", "Cho et al. 2024", "hetlora:HetLoRA", _PRODUCTS,
+        "hetlora:HetLoRAClient",
+    ),
+    "hlora": _ranked("LoRA: as many components as there are", "Liu et al. 2025", "hlora:HLoRA", _PRODUCTS),
     "local": Method("Each client alone", "reference", f"{_STRATEGIES}.local:Local", f"{_CLIENTS}.local:LocalClient",
                     new_clients="the initial model"),
 }  # fmt: skip

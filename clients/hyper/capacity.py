@@ -1,4 +1,4 @@
-"""Keys of methods whose clients hold networks of different width: HeteroFL, FedRolex."""
+"""Keys of methods whose clients hold models of different size: HeteroFL, FedRolex, LoRA with unequal ranks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _check_levels(text: str) -> str:
     return text
 
 
-class CapacityHyper(Section):
-    """Keys ``capacity.*``."""
+class Levels(Section):
+    """Capacities of clients: what share of the whole each of them holds."""
 
     levels: Annotated[str, AfterValidator(_check_levels)] = key(
         "1,0.5,0.25",
@@ -28,15 +28,9 @@ class CapacityHyper(Section):
     )
     shares: str = key(
         "",
-        "how frequent each of `capacity.levels` is among the clients, up to a common factor; \"\": all alike",
+        "how frequent each of `levels` is among the clients, up to a common factor; \"\": all alike",
         values='list of numbers ≥ 0, ""',
     )  # fmt: skip
-    scaler: bool = key(
-        True, "hidden convolutions and dense layers of a sub-network multiply their outputs by 1/r (HeteroFL's scaler)"
-    )
-    masked_loss: bool = key(
-        False, "local training sets the logits of classes that a client has no example of to 0 (masked cross-entropy)"
-    )
 
     @field_validator("shares")
     @classmethod
@@ -44,7 +38,7 @@ class CapacityHyper(Section):
         numbers = parse_numbers(shares) if shares else []
         levels = parse_numbers(info.data.get("levels", ""))
         if shares and levels and (len(numbers) != len(levels) or min(numbers) < 0 or not sum(numbers)):
-            raise ValueError(f"give {len(levels)} numbers ≥ 0, one for each of capacity.levels, not all of them 0")
+            raise ValueError(f"give {len(levels)} numbers ≥ 0, one for each of levels, not all of them 0")
         return shares
 
     @property
@@ -53,3 +47,45 @@ class CapacityHyper(Section):
         levels = parse_numbers(self.levels)
         shares = parse_numbers(self.shares) or [1.0] * len(levels)
         return levels, [share / sum(shares) for share in shares]
+
+
+class CapacityHyper(Levels):
+    """Keys ``capacity.*``."""
+
+    scaler: bool = key(
+        True, "hidden convolutions and dense layers of a sub-network multiply their outputs by 1/r (HeteroFL's scaler)"
+    )
+    masked_loss: bool = key(
+        False, "local training sets the logits of classes that a client has no example of to 0 (masked cross-entropy)"
+    )
+
+
+class RanksHyper(Levels):
+    """Keys ``ranks.*``."""
+
+    levels: Annotated[str, AfterValidator(_check_levels)] = key(
+        "1",
+        "capacities c of simulated clients, whose ranks are ⌈c·`adapter.rank`⌉; each client draws one from the seed; "
+        "devices state theirs in `--node-config`",
+        values="list of numbers in (0, 1]",
+    )
+    tolerance: float = key(
+        1e-6,
+        "`hlora`: components are dropped, and not sent, whose singular value is at most this share of the layer's "
+        "largest",
+        ge=0, lt=1,
+    )  # fmt: skip
+    sparsity: bool = key(
+        True, "`hetlora`: clients' matrices count by the norms of their products B·A; false: as `weighting` says"
+    )
+    decay: float = key(
+        0.99, "`hetlora`: γ, share of its rank that a client keeps when it prunes; 1: nothing is pruned", gt=0, le=1
+    )
+    penalty: float = key(
+        0.005, "`hetlora`: λ, weight of the penalty on what a client would prune of its matrices", ge=0
+    )
+
+    @property
+    def equal(self) -> bool:
+        """Whether all simulated clients have the same rank, that of key ``adapter.rank``."""
+        return all(level == 1 or not share for level, share in zip(*self.law, strict=True))

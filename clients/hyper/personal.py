@@ -27,6 +27,14 @@ class HeadHyper(Section):
     )
 
 
+class FedSALoRAHyper(Section):
+    """Keys ``fedsa-lora.*``."""
+
+    head: Literal["personal", "shared"] = key(
+        "personal", "whether the network's last block is each client's own, as B is, or averaged, as A is"
+    )
+
+
 class FedRepHyper(HeadHyper):
     """Keys ``fedrep.*``."""
 

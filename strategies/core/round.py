@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
@@ -167,7 +167,7 @@ class Round:
         return outcome if out_of == 0 else self.require(outcome, out_of or exchange.wanted)
 
     def ask_groups(
-        self, phase: str, groups: Sequence[Group], *, reduce: Literal["delta", "sum"], evaluation: bool = False
+        self, phase: str, groups: Sequence[Group], *, reduce: Reduce, evaluation: bool = False
     ) -> list[Outcome]:
         """Ask groups of clients at the same time, each with arrays of its own; return an outcome for each.
 
@@ -182,9 +182,9 @@ class Round:
         for group in groups:
             check_options(group.cohort, reduce, {}, group.shapes)
         return self._carrier.carry_out([
-            self._exchange(
+            replace(self._exchange(
                 phase, group.cohort, group.arguments, reduce, group.send, shapes=group.shapes, evaluation=evaluation
-            )
+            ), base=group.base)
             for group in groups
         ])  # fmt: skip
 

@@ -36,12 +36,14 @@ class Group:
         send: the arrays.
         arguments: the phase's own arguments.
         shapes: the arrays that each of them returns, as for :meth:`Round.ask`.
+        base: with "stack", what a client's arrays are compared with, as for :meth:`Round.ask`.
     """
 
     cohort: Sequence[str]
     send: Arrays
     arguments: Mapping[str, Any] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    base: Callable[[str], Arrays] | None = None
 
 
 @dataclass(frozen=True)

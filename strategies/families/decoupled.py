@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
 
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.personal import HeadHyper
@@ -22,18 +22,20 @@ class Decoupled(FedAvg):
     shares_head: ClassVar[bool]
     """True: the head is shared and the body personal; False: the other way round."""
 
-    hyper: HeadHyper
+    hyper: Any  # HeadHyper, unless a method names its blocks in another way
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the shared blocks of the network's arrays."""
         network = self.federation.network
-        table, h, blocks = self.settings.method, self.hyper, frozenset(block_names(network))
+        return of_blocks(arrays, frozenset(block_names(network)) - self.own(network))
+
+    def own(self, network: Collection[str]) -> frozenset[str]:
+        """Return the blocks that are each client's own, given the names of the network's arrays."""
+        table, h = self.settings.method, self.hyper
         if h.personal:
-            own = named_blocks(network, h.personal, f"{table}.personal")
-        else:
-            head = last_blocks(network, h.head_blocks, f"{table}.head-blocks")
-            own = blocks - head if self.shares_head else head
-        return of_blocks(arrays, blocks - own)
+            return named_blocks(network, h.personal, f"{table}.personal")
+        head = last_blocks(network, h.head_blocks, f"{table}.head-blocks")
+        return frozenset(block_names(network)) - head if self.shares_head else head
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
         """Return the shared blocks of another run's model; its other blocks, if any, become clients' initial ones."""

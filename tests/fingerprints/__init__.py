@@ -52,6 +52,8 @@ NOISE = "privacy.noise-multiplier"
 """Runs with this key depend on secret randomness, which has a seed in this process alone."""
 CLIENT_LEVEL: Keys = {"privacy.unit": "client", NOISE: 1.0, "weighting": "uniform", "max-update-norm": 0.0}
 EXAMPLE_LEVEL: Keys = {"privacy.unit": "example", NOISE: 1.0}
+LORA: Keys = {"adapter.targets": "fc1.1,fc2.0", "adapter.rank": 4}
+RANKS: Keys = LORA | {"ranks.levels": "1,0.5"}
 OWN: Mapping[str, Keys] = {
     "fedbn": {"model": "cnn-bn"},
     "k-fed": {"rounds": 1},
@@ -70,6 +72,14 @@ OWN: Mapping[str, Keys] = {
     "fedtta": {"fedtta.width": 16},
     "cfl": {"cfl.epsilon-1": 2.0, "cfl.epsilon-2": 0.0},
     "fl-hc": {"fl-hc.warmup-rounds": 0},
+    "fedit": LORA,
+    "ffa-lora": LORA,
+    "fedsa-lora": LORA,
+    "flora": RANKS,
+    "fedex-lora": RANKS,
+    "flexlora": RANKS,
+    "hetlora": RANKS | {"ranks.decay": 0.5},
+    "hlora": RANKS,
     "flux": {"flux.warmup-rounds": 0},
     "mdm": {
         "model": "linear", "dataset": "histograms", "partitioner": "natural", "num-clients": 30,

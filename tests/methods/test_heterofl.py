@@ -173,7 +173,7 @@ def test_a_client_is_served_again_by_its_sub_network(run: Runs, tmp_path: Path) 
         assert own.keys() == {strategy.capacity(client) for client in strategy.trainable()}
         for name, array in strategy.statistics[1.0].items():  # the whole model has those of whole networks alone
             assert np.array_equal(again.checkpoint.arrays[name], array)
-        sizes = strategy.by_capacity(strategy.clients)
+        sizes = strategy.by_size(strategy.clients)
         assert len(sizes) > 1
         for members in sizes.values():
             outcome = strategy.measure(again.round, members[:1], again.checkpoint.arrays)
