@@ -9,55 +9,65 @@ from __future__ import annotations
 
 import math
 
+import torch
+from torch import Tensor, nn
+
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training import GradientHook
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.capacity import RanksHyper
 from florilegium.common.errors import RunError
-from florilegium.models.low_rank import CORRECTION, padded, ranks_of, taken
-from florilegium.models.parameters import Arrays, exchanged
-
-NOISY = "noise on gradients would fill the rows that a client of lower rank lacks (ranks.levels = 1)"
-"""Why DP-SGD does not go with unequal ranks."""
+from florilegium.models.low_rank import CORRECTION, A, B, padded, ranks_of, taken
+from florilegium.models.parameters import Arrays, exchanged, trained
 
 
 class RankedClient(BaseClient):
     """Trains and tests matrices of the rank that it receives, at most that of its device."""
 
+    training = Training("gradients", stacked=True)
     hyper: RanksHyper
-
-    @staticmethod
-    def training(hyper: RanksHyper) -> Training:
-        """Return that DP-SGD sees all gradients; that it goes with equal ranks alone."""
-        return Training("gradients" if hyper.equal else NOISY, stacked=True)
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
         """Train the received matrices on the client's data; return them, and the mean loss."""
         answer = super().train(self._whole(arrays))
         own = {name: answer.arrays[name] for name in arrays if not name.startswith(CORRECTION)}
-        return Answer(taken(own, ranks_of(arrays)), answer.num_examples, answer.metrics)
+        return Answer(taken(own, self.ranks), answer.num_examples, answer.metrics)
 
     @phase
     def test(self, arrays: Arrays) -> Answer:
         """Evaluate the received matrices, and the personal model made from them, as any client does."""
         return super().test(self._whole(arrays))
 
+    def gradient_hook(self) -> GradientHook | None:
+        """Return a hook that takes the noise of DP-SGD from what the client lacks; None if there is none."""
+        lower = {layer: rank for layer, rank in self.ranks.items() if rank < self.settings.adapter.rank}
+        if self.settings.privacy.unit != "example" or not lower:
+            return None
+        parameters = trained(self.model)
+
+        @torch.no_grad()
+        def hook(model: nn.Module, rows: Tensor) -> None:
+            for layer, rank in lower.items():
+                for lacking in ((A, slice(rank, None)), (B, (slice(None), slice(rank, None)))):
+                    gradient = parameters[lacking[0] + layer].grad
+                    if gradient is not None:
+                        gradient[lacking[1]] = 0.0
+
+        return hook
+
     def _whole(self, arrays: Arrays) -> Arrays:
-        """Return the received arrays in the shapes of the network.
+        """Note the ranks of the received arrays; return the arrays in the shapes of the network.
 
         Raises:
-            RunError: if the client's device does not hold matrices of this rank, or noise would raise it.
+            RunError: if the client's device does not hold matrices of this rank, or they do not fit the network.
         """
-        ranks, most = ranks_of(arrays), self.settings.adapter.rank
-        highest = math.ceil(self.capacity * most)
-        if max(ranks.values(), default=0) > highest:
-            raise RunError(f"asked for matrices of rank {max(ranks.values())}, this device holds {highest}")
-        if self.settings.privacy.unit == "example" and min(ranks.values(), default=most) < most:
-            raise RunError(f"privacy.unit: 'example' needs rank {most}, received {min(ranks.values())}: {NOISY}")
+        self.ranks = ranks_of(arrays)
+        asked, held = max(self.ranks.values(), default=0), math.ceil(self.capacity * self.settings.adapter.rank)
+        if asked > held:
+            raise RunError(f"asked for matrices of rank {asked}, this device holds {held}")
         try:
             return padded(arrays, {name: tensor.shape for name, tensor in exchanged(self.model).items()})
         except ValueError as error:
-            raise RunError(
-                f"method '{self.settings.method}' received what does not fit its network: {error}"
-            ) from error
+            raise RunError(f"method '{self.settings.method}': the network is another one: {error}") from error

@@ -84,8 +84,3 @@ class RanksHyper(Levels):
     penalty: float = key(
         0.005, "`hetlora`: λ, weight of the penalty on what a client would prune of its matrices", ge=0
     )
-
-    @property
-    def equal(self) -> bool:
-        """Whether all simulated clients have the same rank, that of key ``adapter.rank``."""
-        return all(level == 1 or not share for level, share in zip(*self.law, strict=True))
