@@ -86,6 +86,11 @@ def claiming(method: str, layer: str) -> dict[str, Value]:
     return {}
 
 
+def adapting(method: str, targets: str) -> dict[str, Value]:
+    """Return the key that names the layers to adapt, for a method that needs LoRA; {} for others."""
+    return {"adapter.targets": targets} if "adapter.kind" in METHODS[method].implies else {}
+
+
 def mostly_long(values: Iterable[str], *always: str) -> list[Any]:
     """Return parameters of a test: those that run with every change, and the others, marked as long."""
     return [value if value in always else pytest.param(value, marks=pytest.mark.long) for value in values]

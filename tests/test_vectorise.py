@@ -26,7 +26,10 @@ from tests.grid import run_app
 from tests.support import config
 
 VECTORISED = [name for name, method in METHODS.items() if not why_not(method, "vectorised")]
-UNEVEN: dict[str, Value] = {"partitioner": "dirichlet", "rounds": 1, "finetune-epochs": 1, "participation": 1.0}
+UNEVEN: dict[str, Value] = {
+    "partitioner": "dirichlet", "rounds": 1, "finetune-epochs": 1, "participation": 1.0, "ranks.levels": "1",
+}  # fmt: skip
+"""Clients of one rank are asked together."""
 
 
 def _keys(method: str, folder: Path, name: str, **more: Value) -> dict[str, Value]:

@@ -62,8 +62,8 @@ class Hooks:
         """
         if client.capacity < 1 and type(self).network_bytes is Hooks.network_bytes:
             return (
-                f"its device holds networks of capacity {client.capacity:g} alone; of the suite's methods heterofl and "
-                "fedrolex send such"
+                f"its device holds models of capacity {client.capacity:g} alone; methods that send such have a table "
+                "capacity or ranks, as heterofl and flexlora do"
             )
         if client.train < self.settings.min_examples:
             return f"it has {client.train} training examples, fewer than min-examples = {self.settings.min_examples}"

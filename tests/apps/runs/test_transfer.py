@@ -34,7 +34,7 @@ from florilegium.partitions.sources.picture_folders import write_picture_folders
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.partitions.made import make
 from tests.runs import Runs
-from tests.support import CACHE, TASK, config, load, mostly_long
+from tests.support import CACHE, TASK, adapting, config, load, mostly_long
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 6, "participation": 1.0, "rounds": 3, "learning-rate": 0.1,
@@ -145,7 +145,7 @@ def test_transfer_that_cannot_be(keys: dict[str, Value], said: str) -> None:
 @pytest.mark.parametrize("name", mostly_long(TRANSFERABLE, "fedavg", "fedsr", "ditto"))
 def test_who_has_no_gap_has_an_extractor(name: str, run: Runs, tmp_path: Path) -> None:
     """Of every method that says so the run can be transferred."""
-    path = run("run", method=name, rounds=1, **{"min-success": 1.0})
+    path = run("run", method=name, rounds=1, **adapting(name, "fc1.1"), **{"min-success": 1.0})
     assert len(transfer(path, {"transfer-epochs": 1}, tmp_path / "out").values) == 1
 
 

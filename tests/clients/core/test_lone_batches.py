@@ -18,7 +18,7 @@ from florilegium.partitions.clientdata import Examples
 from florilegium.strategies.folder.results import read_summary
 from tests.fingerprints import cases
 from tests.models.foreign import FlattenNet, lone_channels
-from tests.support import TASK, config, mostly_long, settings
+from tests.support import TASK, adapting, config, mostly_long, settings
 
 MODEL = "tests.models.foreign:lone_channels"
 WITHOUT = ("pefll", "pfedhn", "hyperfedzero")  # their networks are generated, and have no running statistics
@@ -38,6 +38,7 @@ def test_no_client_fails(method: str, count: int, tmp_path: Path) -> None:
     keys: dict[str, Value] = {
         "finetune-epochs": 1, **cases()[method], "model": MODEL, "partitioner": "iid", "samples-per-client": count,
         "batch-size": 8, "num-clients": 4, "participation": 1.0, "labeled-fraction": 1.0, "runs-dir": str(tmp_path),
+        **adapting(method, "0.1,1.0"),
     }  # fmt: skip
     run_here(config(**keys, **{"run-name": "run"}), tmp_path / "run")
     assert not (tmp_path / "run" / "failures.jsonl").exists()

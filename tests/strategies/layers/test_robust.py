@@ -28,7 +28,7 @@ from florilegium.strategies.folder.run_folder import read_checkpoint
 from florilegium.strategies.layers.robust_rules import combine, least
 from tests.fingerprints import cases
 from tests.runs import Runs
-from tests.support import assert_rounded
+from tests.support import adapting, assert_rounded
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "linear", "num-clients": 7, "participation": 1.0, "rounds": 1, "local-epochs": 1,
@@ -108,7 +108,7 @@ def test_methods_that_average_no_updates_refuse_other_rules(run: Runs, method: s
     with pytest.raises(
         ConfigurationError, match=rf"'median' is not supported by method '{re.escape(method)}': it .*'mean'"
     ):
-        run("refused", **{**cases()[method], "method": method, "aggregation": "median"})
+        run("refused", **{**cases()[method], **adapting(method, "fc.1"), "aggregation": "median"})
 
 
 def test_a_round_in_which_too_few_answer_changes_nothing(run: Runs) -> None:
