@@ -15,7 +15,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
@@ -37,6 +36,7 @@ from florilegium.models.batch_norm import (
     norms_of,
 )
 from florilegium.models.built import build_network
+from florilegium.models.called import called
 from florilegium.models.implicit import implicit_derivative
 from florilegium.models.meta_nets import MetaNets, build_meta_nets
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays, trained
@@ -262,7 +262,7 @@ class FedL2PClient(BaseClient):
             for name, moments in statistics.items()
             for kind, moment in zip(("running_mean", "running_var"), moments, strict=True)
         }
-        return self.loss(functional_call(self.model, {**θ, **buffers}, (examples.x,)), examples=examples)
+        return self.loss(called(self.model, {**θ, **buffers}, examples.x), examples=examples)
 
     def _step(self, nets: MetaNets, gradients: Sequence[Tensor]) -> None:
         """Take a step on λ with the clipped hypergradient."""

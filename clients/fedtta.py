@@ -11,7 +11,6 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
@@ -20,6 +19,7 @@ from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.common.errors import RunError
 from florilegium.common.memo import remembered
+from florilegium.models.called import called
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
 from florilegium.tasks.task import VECTOR
@@ -47,7 +47,7 @@ class FedTTAClient(BaseClient):
         def objective(rows: Tensor) -> Tensor:
             x = examples.x[rows]
             adapted = self.adapted(φ, x, {**trained(self.model)}, differentiable=True)
-            return self.loss(functional_call(self.model, adapted, (x,)), rows)
+            return self.loss(called(self.model, adapted, x), rows)
 
         loss = self.descend(model=both, objective=objective)
         answer = get_arrays(self.model) | {PREFIX + name: array for name, array in get_arrays(φ).items()}
@@ -74,7 +74,7 @@ class FedTTAClient(BaseClient):
         self, φ: nn.Module, x: Tensor, parameters: dict[str, Tensor], *, differentiable: bool
     ) -> dict[str, Tensor]:
         """Return the adapted parameters θ' for inputs ``x`` (n, …), differentiable in θ and φ if asked for."""
-        outputs = φ(functional_call(self.model, parameters, (x,)))
+        outputs = φ(called(self.model, parameters, x))
         loss = outputs.square().mean().add(TINY).sqrt()
         slopes = gradients(loss, list(parameters.values()), differentiable=differentiable)
         α = self.hyper.adaptation_rate

@@ -7,7 +7,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.training import EVALUATION_BATCH, evaluate
@@ -15,6 +14,7 @@ from florilegium.clients.hyper.subspace import SubspaceHyper
 from florilegium.common.errors import RunError
 from florilegium.common.memo import remembered
 from florilegium.models.batch_norm import has_lone_channels
+from florilegium.models.called import called
 from florilegium.models.parameters import trained
 from florilegium.models.subspace import Expansion, expansion
 
@@ -28,8 +28,7 @@ class SubspaceClient(BaseClient):
     def logits(self, x: Tensor, v: Tensor) -> Tensor:
         """Return f(x; θ₀ + Pv), (n, C), differentiable in v (k,)."""
         tensors = {name: one[0] for name, one in zip(trained(self.model), self.parameters(v[None]), strict=True)}
-        result: Tensor = functional_call(self.model, tensors, (x,))
-        return result
+        return called(self.model, tensors, x)
 
     def parameters(self, v: Tensor) -> list[Tensor]:
         """Return θ₀ + Pv of n points v (n, k), as its trained parameters, (n, *shape) each; differentiable in v."""
