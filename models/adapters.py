@@ -91,15 +91,16 @@ def adapted(network: nn.Sequential, adapter: AdapterSettings, model: str) -> nn.
         return network
     for parameter in network.parameters():
         parameter.requires_grad_(False)
-    for parameter in _head(network, model).parameters():
+    head = _head(network, model)
+    if adapter.kind == "prompt":
+        _prompt(network, adapter, model)
+    elif adapter.kind != "head":
+        _inject(network, adapter, model)
+    for parameter in head.parameters():  # peft freezes all of a network that is no adapter
         parameter.requires_grad_(True)
     if adapter.kind == "head":
         _check_trained(network, model)
         return network
-    if adapter.kind == "prompt":
-        _prompt(network, adapter, model)
-    else:
-        _inject(network, adapter, model)
     blocks = _blocks(network)
     whole = OrderedDict([*((name, Named(modules)) for name, modules in blocks.items()), *network._modules.items()])
     if len(whole) < len(blocks) + len(network._modules):
