@@ -18,6 +18,7 @@ class FedBABUClient(DecoupledClient):
     """Trains a shared body with a fixed random head, the same for all clients."""
 
     training = Training("gradients", stacked=True)
+    trains_shared_alone = True
     keeps_personal = False
     uses_finetuning = "always"
     hyper: FedBABUHyper

@@ -17,6 +17,7 @@ class FedRepClient(DecoupledClient):
     """Trains a personal head on the shared body, then the shared body with that head."""
 
     training = Training("gradients", stacked=True)
+    trains_shared_alone = True
     uses_finetuning = "never"
     hyper: FedRepHyper
 

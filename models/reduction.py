@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,11 +45,13 @@ _READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDec
 def dense_layers(network: nn.Module) -> list[str]:
     """Return the paths of a network's dense layers, first to last, without those that cannot take another form.
 
-    These are layers in low-rank form already, layers of attention and transformer layers, tied weights, and what is
-    frozen, of which all clients hold the same.
+    These are layers in low-rank form already, also those of adapters, which have a second name where they compute;
+    layers of attention and transformer layers, tied weights, and what is frozen, of which all clients hold the same.
     """
     names = exchanged(network)
     kept = {id(part) for module in network.modules() if isinstance(module, _READERS) for part in module.modules()}
+    named = Counter(id(module) for _, module in network.named_modules(remove_duplicate=False))
+    kept |= {module for module, times in named.items() if times > 1}
     return [
         path
         for path, module in network.named_modules()

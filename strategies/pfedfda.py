@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from florilegium.clients.core.network import check_trained
 from florilegium.clients.pfedfda import COVARIANCE, MEANS
 from florilegium.common.seeds import numpy_generator
 from florilegium.models.blocks import classifier_shape, last_blocks, of_blocks
@@ -27,6 +28,7 @@ class PFedFDA(FedAvg):
         classes, d = classifier_shape(self.federation.network, "pfedfda")
         rng = numpy_generator(self.settings.seed, "gaussians")
         body = {name: array for name, array in arrays.items() if name not in of_blocks(arrays, head)}
+        check_trained(body, self.settings)
         return body | {
             MEANS: rng.normal(size=(classes, d)).astype(np.float32),
             COVARIANCE: np.eye(d, dtype=np.float32),

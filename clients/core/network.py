@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
+from florilegium.clients.core.settings import SharedSettings
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.built import build_network
-from florilegium.models.parameters import frozen
+from florilegium.models.parameters import Arrays, frozen, without_statistics
 from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.spec import DatasetSpec
 
@@ -33,6 +34,20 @@ def network_for(
     if (reserved := BESIDE.removesuffix(".")) in network._modules:
         raise ConfigurationError(f"model: '{settings.model}' has a block '{reserved}', a reserved name; rename it")
     return network
+
+
+def check_trained(shared: Arrays, settings: SharedSettings) -> None:
+    """Raise :class:`ConfigurationError` if none of the blocks that clients share, and train by themselves, is trained.
+
+    Args:
+        shared: the arrays of these blocks that training changes.
+        settings: the run's configuration.
+    """
+    if not without_statistics(shared):
+        raise ConfigurationError(
+            f"model, adapter.kind: method '{settings.method}' trains the blocks that clients share, and those of "
+            f"'{settings.model}' are frozen; use adapters beside the head, or a method that trains the head"
+        )
 
 
 def check_nothing_frozen(network: nn.Module, model: str, method: str) -> None:

@@ -24,6 +24,8 @@ class DecoupledClient(BaseClient):
 
     needs_blocks = True
     model: nn.Sequential
+    trains_shared_alone: ClassVar[bool] = False
+    """Whether the shared blocks are also trained without the personal ones, so that some of them must be trained."""
     keeps_personal: ClassVar[bool] = True
     """Whether the personal blocks are trained in a round and kept."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
+from florilegium.clients.core.network import check_trained
 from florilegium.clients.core.wire import BESIDE
+from florilegium.clients.families.decoupled import DecoupledClient
 from florilegium.clients.hyper.personal import HeadHyper
 from florilegium.models.blocks import block_names, last_blocks, named_blocks, of_blocks
 from florilegium.models.parameters import Arrays
@@ -26,8 +28,11 @@ class Decoupled(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the shared blocks of the network's arrays."""
-        network = self.federation.network
-        return of_blocks(arrays, frozenset(block_names(network)) - self.own(network))
+        network, client = self.federation.network, self.federation.client
+        shared = of_blocks(arrays, frozenset(block_names(network)) - self.own(network))
+        if issubclass(client, DecoupledClient) and client.trains_shared_alone:
+            check_trained(shared, self.settings)
+        return shared
 
     def own(self, network: Collection[str]) -> frozenset[str]:
         """Return the blocks that are each client's own, given the names of the network's arrays."""
