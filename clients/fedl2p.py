@@ -308,4 +308,9 @@ def make_meta_nets(
         raise ConfigurationError(
             f"model: '{model.model}' has attention layers, whose parts cannot be measured one by one as FedL2P does"
         )
+    if uncalled := [name for name, layer in layers_of(network).items() if isinstance(layer, nn.ParameterDict)]:
+        raise ConfigurationError(
+            f"model: '{model.model}' has parameters outside of layers ('{uncalled[0]}'), as IA³ has, so that they have "
+            "no inputs to measure as FedL2P does"
+        )
     return build_meta_nets(network, rate, seed, hidden=hidden)

@@ -1,11 +1,11 @@
 """``python -m docs.generate``: generate parts of a checkout's files from the declarations of the keys.
 
 These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods,
-commands, networks and tasks in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md``,
-``docs/models.md`` and ``docs/tasks.md``; the facts at the head of each method's page; which methods a layer goes with,
-in the pages about layers; and the tables of ``findings/README.md`` and ``docs/surprises.md``. All stand between two
-marker lines; a test compares them with the declarations. A method without a page gets the beginning of one, and an
-entry in the navigation of ``mkdocs.yml``.
+commands, networks, tasks and adapters in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md``,
+``docs/models.md``, ``docs/tasks.md`` and ``docs/adapters.md``; the facts at the head of each method's page; which
+methods a layer goes with, in the pages about layers; and the tables of ``findings/README.md`` and
+``docs/surprises.md``. All stand between two marker lines; a test compares them with the declarations. A method without
+a page gets the beginning of one, and an entry in the navigation of ``mkdocs.yml``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from docs.generate.adapter_pages import adapter_table
 from docs.generate.command_pages import command_reference
 from docs.generate.finding_pages import findings_table, read_findings, surprises_tables
 from docs.generate.method_pages import index, new_page, read_page, with_facts, with_layers, with_pages
@@ -88,6 +89,7 @@ def generated(root: Path) -> dict[Path, str]:
         docs / "commands.md": (MARKDOWN_MARKS, command_reference()),
         docs / "models.md": (MARKDOWN_MARKS, network_table()),
         docs / "tasks.md": (MARKDOWN_MARKS, task_tables()),
+        docs / "adapters.md": (MARKDOWN_MARKS, adapter_table()),
         docs / "surprises.md": (MARKDOWN_MARKS, surprises_tables(findings)),
         root / "findings" / "README.md": (MARKDOWN_MARKS, findings_table(findings)),
         docs / "methods" / "README.md": (
