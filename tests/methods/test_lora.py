@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.runs.personal import reopened
+from florilegium.clients.core.export import load_model
 from florilegium.clients.core.wire import Reply, unpack
 from florilegium.clients.hetlora import prunable
 from florilegium.common.errors import ConfigurationError, RunError
@@ -25,6 +27,8 @@ from florilegium.models.built import build_network
 from florilegium.models.low_rank import CORRECTION, A, B, layers_of
 from florilegium.models.parameters import Arrays, get_arrays, whole
 from florilegium.partitions.clientdata import Examples
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 from tests.support import make_client, mostly_long, perform, settings
@@ -295,6 +299,30 @@ class TestUnequalRanks:
         arrays |= {name: a[:3] if name.startswith(A) else a[:, :3] for name, a in arrays.items() if name[1] == "."}
         perform(client, "train", arrays)
 
+    @pytest.mark.parametrize("method", RANKED)
+    def test_devices_train_the_ranks_that_they_hold(self, run: Runs, tmp_path: Path, method: str) -> None:
+        federation, dataset = federate(settings(**{**KEYS, "method": method}))
+        nodes: list[dict[str, Any]] = []
+        for client, capacity in enumerate((1.0, 0.5, 0.2)):
+            write_device(federation, dataset, client, tmp_path / f"data{client}")
+            names = {"client-id": f"d{client}", "data-path": str(tmp_path / f"data{client}")}
+            nodes.append({**names, "state-dir": str(tmp_path / "state"), "capacity": capacity})
+        path = run("run", nodes=nodes, method=method, rounds=1, **{"ranks.decay": 1.0, "num-clients": 3})
+        assert not (path / "failures.jsonl").exists()
+        assert sorted(len(sent["A.body_query.weight"]) for _, sent, _ in _trained(run)[1]) == [1, 2, 4]
+        head, *rows = [row.split(",") for row in (path / "clients.csv").read_text().splitlines()]
+        assert [row[head.index("rank")] for row in rows] == ["4", "2", "1"]
+        model, _ = load_model(tmp_path / "state" / "run" / "d2")
+        held = get_arrays(model)
+        assert not held["B.body_query.weight"][:, 1:].any()
+
+    def test_a_client_is_as_large_as_its_rank(self, run: Runs) -> None:
+        with reopened(run("run", method="flexlora", rounds=1, **UNEQUAL)) as again:
+            for client in again.strategy.trainable():
+                rank = again.strategy.size(client)  # type: ignore[attr-defined]
+                numbers = 2 * rank * (64 + OUTPUTS) + 10 * OUTPUTS + 10
+                assert again.strategy.network_bytes(client) == 4 * numbers
+
     def test_hlora_sends_no_more_than_there_is(self, run: Runs) -> None:
         """The only client has rank 2, so that the first mean has rank 2, for a client of rank 4 too."""
         path = run("run", method="hlora", rounds=1, **{"num-clients": 1, "ranks.levels": "0.5"})
@@ -434,6 +462,21 @@ class TestHostileReplies:
 
         path = run("run", intercept=lie, method=method, rounds=1, **{"min-success": 0.1})
         assert "its arrays have shapes" in (path / "failures.jsonl").read_text()
+
+    def test_a_client_counts_no_more_than_its_examples(self, run: Runs) -> None:
+        def lie(message: Message) -> Message | None:
+            config: Any = message.content.get("config", {})
+            if message.metadata.message_type != "train" or "0" not in config.get("clients", ()):
+                return None
+            sent = unpack(message.content["arrays"])  # type: ignore[arg-type]
+            arrays = {n: a[None] + 1 for n, a in sent.items() if not n.startswith(CORRECTION)}
+            numbers = {"num-examples": 40.0, "weight": 1e9, "bytes-down": 1.0, "bytes-up": 1.0}
+            reply = Reply(["0"], arrays, {name: [value] for name, value in numbers.items()}, {})
+            return Message(reply.pack(), reply_to=message)
+
+        path = run("run", nodes=4, intercept=lie, method="flexlora", rounds=1)
+        expected = _mean([(min(w, 40.0), own["classifier.bias"]) for w, _, own in _trained(run)[1]])
+        np.testing.assert_allclose(read_checkpoint(path).arrays["classifier.bias"], expected, atol=1e-6)
 
     def test_an_update_that_is_too_long_is_not_used(self, run: Runs) -> None:
         def lie(message: Message) -> Message | None:
