@@ -323,6 +323,13 @@ class TestUnequalRanks:
                 numbers = 2 * rank * (64 + OUTPUTS) + 10 * OUTPUTS + 10
                 assert again.strategy.network_bytes(client) == 4 * numbers
 
+    def test_flexlora_fills_up_what_a_mean_of_low_rank_lacks(self, run: Runs) -> None:
+        path = run("run", method="flexlora", rounds=1, **{"num-clients": 1, "ranks.levels": "0.5"})
+        found = read_checkpoint(path).arrays
+        for layer in layers_of(found):
+            assert not found[B + layer][:, 2:].any()
+            np.testing.assert_allclose(found[A + layer] @ found[A + layer].T, np.eye(4), atol=1e-5)
+
     def test_hlora_sends_no_more_than_there_is(self, run: Runs) -> None:
         """The only client has rank 2, so that the first mean has rank 2, for a client of rank 4 too."""
         path = run("run", method="hlora", rounds=1, **{"num-clients": 1, "ranks.levels": "0.5"})
@@ -414,6 +421,14 @@ class TestHetLoRA:
         replies = _trained(run)
         assert {len(sent["A.body_query.weight"]) for _, sent, _ in replies[1]} == {4}
         assert {len(sent["A.body_query.weight"]) for _, sent, _ in replies[3]} & {1, 2}
+
+    def test_a_resumed_run_knows_who_has_pruned(self, run: Runs) -> None:
+        keys: dict[str, Value] = {"ranks.decay": 0.5, "ranks.penalty": 30.0, "learning-rate": 0.01, "rounds": 4}
+        whole, broken = run.whole_and_broken(4, method="hetlora", **keys, **{"evaluate-every": 1})
+        first, second = (read_checkpoint(path) for path in (whole, broken))
+        assert read_checkpoint(whole).facts["own"]["pruned"]
+        assert first.facts["own"] == second.facts["own"]
+        assert all(np.array_equal(array, second.arrays[name]) for name, array in first.arrays.items())
 
     @pytest.mark.parametrize("told", [0.0, 1e9, math.nan])
     def test_a_rank_that_cannot_be_is_not_believed(self, run: Runs, told: float) -> None:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from florilegium.models.adapters import adapted
 from florilegium.models.networks import build
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.reduction import dense_layers, expand, factorise, fitting, mask, narrow
+from florilegium.models.settings import AdapterSettings
 
 
 def _network(name: str = "cnn64", classes: int = 10) -> torch.nn.Sequential:
@@ -32,6 +34,11 @@ class TestLowRank:
         error = np.linalg.norm(approximation - arrays["fc.weight"])
         assert error == pytest.approx(np.sqrt((singular[7:] ** 2).sum()), rel=1e-5)
         assert np.linalg.matrix_rank(approximation, tol=1e-4) == 7
+
+    def test_adapters_keep_their_form(self) -> None:
+        """A layer in another form under one of two names would not be the one that computes."""
+        adapter = AdapterSettings(kind="lora", targets="fc1.1,fc2.0", rank=4)
+        assert dense_layers(adapted(build("mlp", (1, 8, 8), 10, 1), adapter, "mlp")) == ["fc3"]
 
     @pytest.mark.parametrize(("ranks", "saved"), [((100, 50, 24), 0.06), ((80, 40, 16), 0.18)])
     def test_cnn64_shrinks_as_ppfes_appendix_says(self, ranks: tuple[int, ...], saved: float) -> None:
