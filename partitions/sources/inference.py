@@ -453,7 +453,7 @@ class _Work:
                     found[part] = values[~lacking]
             except DataError as error:
                 hint = "" if filled else ", or set missing"
-                raise DataError(f"{error}, or choose other columns{hint}") from error
+                raise DataError(f"{error}, or choose other columns with input-columns{hint}") from error
         return self._train.num_rows - len(found["train"]), found["train"]
 
     def _moments(self, column: str, values: NDArray[Any]) -> tuple[float, float]:

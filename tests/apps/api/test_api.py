@@ -277,7 +277,7 @@ class TestInterruption:
             os.kill(os.getpid(), signal.SIGINT)
 
         before = signal.getsignal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt, match=r"stopped after round 2.*fl\.run\(resume='broken'\)"):
+        with pytest.raises(KeyboardInterrupt, match=r"stopped after round 2.*fl\.run\(resume='broken', runs_dir='"):
             go(rounds=4, evaluate_every=2, run_name="broken", on_evaluation=press)
         assert signal.getsignal(signal.SIGINT) is before
         broken = fl.open("broken", whole.path.parent)

@@ -176,6 +176,7 @@ def test_fingerprints_change_with_all_that_a_federation_holds() -> None:
         "angles": federation.angles + 1,
         "names": np.array([*"abcd"]),
         "server": np.arange(3),
+        "validation": Shares.of([np.arange(1)] * 4),
         "noise": Noise(np.ones(4, np.float32), 1),
         "canaries": Canaries(*[np.zeros(1, np.int64)] * 3, np.ones(1, bool)),
     }
