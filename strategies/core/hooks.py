@@ -20,7 +20,7 @@ from florilegium.models.parameters import Arrays, num_bytes
 from florilegium.strategies.core.federation import Federation, Setup
 from florilegium.strategies.core.initial import replaced
 from florilegium.strategies.core.round import Round
-from florilegium.strategies.exchange.evaluation import Evaluation, summarise, watched
+from florilegium.strategies.exchange.evaluation import Evaluation, held_out_figures, summarise, watched
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.population import GROUPS
 from florilegium.strategies.exchange.requests import Cohort
@@ -173,7 +173,7 @@ class Hooks:
         if not self.settings.patience or not evaluations:
             return False
         name, higher = watched(self.task)
-        values = [*self.held_out_figures().values()]
+        values = [value for _, value in held_out_figures(evaluations, self.task)]
         if not values:
             raise ConfigurationError("patience: no client has an example to validate with; raise validation-fraction")
         stale = len(values) - 1 - int(np.argmax(values) if higher else np.argmin(values))
@@ -182,18 +182,6 @@ class Hooks:
         said = f"{name.replace('_', ' ')} has not {'risen' if higher else 'fallen'}"
         log.info("round %d is the last: the %s in %d evaluations", server_round, said, stale)
         return True
-
-    def held_out_figures(self) -> dict[int, float]:
-        """Return the figure of held-out examples that ``patience`` and ``keep`` follow, by round, as far as known."""
-        name = f"{watched(self.task)[0]}_median"
-        found = {line["round"]: line.get("seen", {}).get(name) for line in self.federation.run.metrics.evaluations}
-        return {number: value for number, value in found.items() if value is not None}  # it may have reached nobody
-
-    def best_round(self) -> int | None:
-        """Return the round with the best figure of held-out examples, the first of equal ones; None before any."""
-        values = self.held_out_figures()
-        choose = max if watched(self.task)[1] else min
-        return choose(values, key=lambda number: values[number], default=None)
 
     # ------------------------------------------------------------------------------------- evaluation
 

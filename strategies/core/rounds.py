@@ -20,7 +20,7 @@ from florilegium.strategies.core.health import unmeasured
 from florilegium.strategies.core.hooks import Hooks, resume
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.core.telemetry import Telemetry
-from florilegium.strategies.exchange.evaluation import Evaluation
+from florilegium.strategies.exchange.evaluation import Evaluation, best_round
 from florilegium.strategies.folder.main_figure import recorded
 from florilegium.strategies.folder.metrics_file import SIMULATED, TRAINING
 from florilegium.strategies.folder.run_folder import Checkpoint, earlier_version
@@ -88,7 +88,7 @@ class Rounds:
                 line |= self._evaluate(server_round, model, final=final)
             self._record(server_round, line)
             if due and s.keep == "best" and self._kept is None:
-                federation.best_round = strategy.best_round()
+                federation.best_round = best_round(federation.run.metrics.evaluations, federation.task)
             final = final or run.ended
             if due or (
                 new and (run.watcher.interrupted or (s.checkpoint_every and server_round % s.checkpoint_every == 0))
@@ -125,7 +125,9 @@ class Rounds:
                     f"resume: run '{run.name}' is over, and its last checkpoint has the models of round {self._kept}, "
                     f"which keep = 'best' has chosen; begin a new run with init = '{run.name}'"
                 )
-            federation.best_round = strategy.best_round() if s.keep == "best" else None
+            federation.best_round = (
+                best_round(federation.run.metrics.evaluations, federation.task) if s.keep == "best" else None
+            )
             with earlier_version(run.name):
                 if self._buffer is not None:
                     self._buffer.take_back(checkpoint.state, checkpoint.facts["buffer"])

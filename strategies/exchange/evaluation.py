@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,19 @@ def watched(task: Task) -> tuple[str, bool]:
     if not task.choices.metrics:
         return VALIDATION_LOSS, False
     return f"validation_{task.main}", task.figures[task.main].higher
+
+
+def held_out_figures(evaluations: Sequence[Mapping[str, Any]], task: Task) -> list[tuple[Mapping[str, Any], float]]:
+    """Return evaluations, and of each the figure of held-out examples that ``patience`` and ``keep`` follow."""
+    name = f"{watched(task)[0]}_median"
+    found = [(line, line.get("seen", {}).get(name)) for line in evaluations]
+    return [(line, value) for line, value in found if value is not None]  # one may have reached nobody who validates
+
+
+def best_round(evaluations: Sequence[Mapping[str, Any]], task: Task) -> int | None:
+    """Return the round with the best figure of held-out examples, the first of equal ones; None before any."""
+    found, choose = held_out_figures(evaluations, task), max if watched(task)[1] else min
+    return int(choose(found, key=lambda one: one[1])[0]["round"]) if found else None
 
 
 def summarise(metrics: Mapping[str, NDArray[np.float64]], examples: NDArray[np.float64], task: Task) -> Figures:
