@@ -62,6 +62,7 @@ class TestTotal:
         releases = [Release("laplace", 2.0, 3), Release("laplace", 0.5, 1, 0.25)]
         assert total(releases, 0.0) == pytest.approx(3 / 2 + math.log(1 + 0.25 * math.expm1(2)))
         assert total([*releases, Release("gaussian", 50.0)], 0.0) == math.inf
+        assert total([Release("gaussian", 50.0)], 0.0) == math.inf
         assert total([Release("gaussian", 50.0, 0)], 0.0) == 0.0
         assert PLDAccountant().compose(LaplaceDpEvent(2.0), 3).get_epsilon(0.0) == math.inf
 
