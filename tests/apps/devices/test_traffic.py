@@ -172,16 +172,18 @@ def test_the_disk_of_one_device_is_full(
 
 @pytest.mark.parametrize("field", ["run", "identity"])
 def test_a_server_cannot_name_files_outside_of_the_states_folder(
-    tmp_path: Path, nodes: list[dict[str, Any]], field: str
+    tmp_path: Path, nodes: list[dict[str, Any]], field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The devices' logs say so; to a server that changes identities on the way, a reply is one to another request."""
     runs = Runs(tmp_path, {**KEYS, "method": "fedper", "model": "mlp", "rounds": 1})
 
     def mislead(message: Message) -> None:
         if message.metadata.message_type == "train":
             message.content["config"][field] = "x/../../../elsewhere"  # type: ignore[index]
 
-    with pytest.raises(RunError, match=r"'x/\.\./\.\./\.\./elsewhere' cannot name a folder or file"):
+    with pytest.raises(RunError, match="only 0 of 3 clients succeeded"):
         runs("run", nodes=nodes, intercept=mislead)
+    assert caplog.text.count("RunError: 'x/../../../elsewhere' cannot name a folder or file") >= 3
     assert not [path for path in tmp_path.rglob("*.safetensors") if "checkpoint" not in path.parts]
 
 
