@@ -148,8 +148,8 @@ def _find(here: Site, victim: str) -> psutil.Process | None:
     if victim == "supernode":
         return psutil.Process(node.pid)
     parent = here.superlink if victim == "serverapp" else node
-    with contextlib.suppress(psutil.Error):
-        for process in psutil.Process(parent.pid).children(recursive=True):
+    for process in psutil.Process(parent.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ended; one that was killed may stay for a while without a command
             words = " ".join(process.cmdline())
             forked = "forkserver" in words
             is_app = forked and "forkserver" in " ".join(psutil.Process(process.ppid()).cmdline())
