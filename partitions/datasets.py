@@ -10,7 +10,7 @@ from dataclasses import replace
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
 from florilegium.common.settings import folder
-from florilegium.partitions.sources import brca, heart
+from florilegium.partitions.sources import banking, brca, heart
 from florilegium.partitions.sources.arrays import ArrayFunction, read_entry
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.sources.schema import read_schema
@@ -118,6 +118,11 @@ _OWN = {
             for name, reader in (
                 ("fed-heart", "by_hospital"), ("fed-heart-pooled", "together"), ("fed-heart-raw", "unscaled")
             )
+        ),
+        DatasetSpec(
+            "banking77", "", "characters", "text", "category", banking.INTENTS, (200,),
+            labels=tuple(range(banking.INTENTS)), source="banking77",
+            raw="florilegium.partitions.sources.banking:questions",
         ),
         DatasetSpec(
             "fed-tcga-brca", "", "table", "", "T", 0, (len(brca.FEATURES),), client_columns=(brca.REGION,),
