@@ -13,8 +13,10 @@ from florilegium.apps.origins.packages import KINDS, NOTEBOOK
 from florilegium.apps.settings.configuration import defaults
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import forget
+from florilegium.common.model_folders import named_folder
 from florilegium.common.references import name_of, resolve
 from florilegium.common.settings import Value
+from florilegium.partitions.sources.source import AUTO
 
 
 def read_keywords(keywords: Mapping[str, Any]) -> dict[str, Value]:
@@ -29,8 +31,9 @@ def read_keywords(keywords: Mapping[str, Any]) -> dict[str, Value]:
     """
     forget()  # files and functions may have changed since the last run of this process
     flat = _flat(keywords)
-    cache = str(flat.get("cache-dir", defaults()["cache-dir"]))
-    return {key: _value(key, value, cache) for key, value in flat.items()}
+    if (value := flat.get("dataset")) is not None and _is_arrays(value):
+        flat = flat | {"dataset": _arrays(value, flat)}
+    return {key: _value(key, value) for key, value in flat.items()}
 
 
 def _flat(keywords: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -42,15 +45,13 @@ def _flat(keywords: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _value(key: str, value: Any, cache: str) -> Value:
+def _value(key: str, value: Any) -> Value:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Path):
         return str(value.absolute())
     if isinstance(value, bool | int | float | str):
         return value
-    if key == "dataset" and value is not None and not callable(value) and not _is_spec(value):
-        return _arrays(value, cache)
     if key in (*KINDS, "tracker") and value is not None:
         return _reference(key, value)
     raise ConfigurationError(
@@ -58,14 +59,27 @@ def _value(key: str, value: Any, cache: str) -> Value:
     )
 
 
-def _arrays(value: Any, cache: str) -> str:
-    """Write arrays, or {"train": arrays, "test": arrays}, as a dataset; return its folder."""
+def _is_arrays(value: Any) -> bool:
+    return (
+        not isinstance(value, bool | int | float | str | Path | np.generic)
+        and not callable(value)
+        and not _is_spec(value)
+    )
+
+
+def _arrays(value: Any, keys: Mapping[str, Any]) -> str:
+    """Write arrays, or {"train": arrays, "test": arrays}, as a dataset for a run with ``keys``; return its folder."""
     from florilegium.partitions.sources.arrays import array_dataset
 
     parts = dict(value) if isinstance(value, Mapping) else {"train": value}
     if "train" not in parts or parts.keys() - {"train", "test"}:
         raise ConfigurationError(f"dataset: arrays are given as {{'train': …, 'test': …}} (found: {', '.join(parts)})")
-    return array_dataset(parts["train"], parts.get("test"), cache_dir=cache)
+    given = {key: str(keys.get(key, defaults()[key])) for key in ("cache-dir", "tokenizer", "model")}
+    tokenizer = named_folder(given["model"]) if given["tokenizer"] == AUTO else given["tokenizer"]
+    length = int(keys.get("text-length", 0)) if tokenizer else 0
+    return array_dataset(
+        parts["train"], parts.get("test"), cache_dir=given["cache-dir"], tokenizer=tokenizer, text_length=length
+    )
 
 
 def _is_spec(value: Any) -> bool:
