@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from florilegium.models.parameters import exchanged, frozen, get_arrays, parts_o
 from florilegium.models.settings import AdapterSettings, NetworkSettings
 from florilegium.privacy.alone import unlike_alone
 from florilegium.privacy.dp_sgd import PrivateGradients
-from tests.pretrained import LENGTH, WIDTH, WORDS, tiny
+from tests.pretrained import LENGTH, WIDTH, WORDS, real, tiny
 
 CLASSES, RANK = 3, 4
 TEXTS = ([2, 9, 10, 11, 3], [2, 20, 3], [2, 31, 32, 33, 34, 35, 36, 3])
@@ -250,3 +251,9 @@ def test_texts_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match=said):
             build_network(_keys(), shape, CLASSES, 1, codes=codes)
+
+
+def test_the_real_weights_are_those_that_all_know() -> None:
+    """The hash of sentence-transformers/all-MiniLM-L6-v2; two packages carry these weights."""
+    content = (real() / "all-MiniLM-L6-v2" / "model.safetensors").read_bytes()
+    assert sha256(content).hexdigest() == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

@@ -17,10 +17,16 @@ from florilegium.clients.ppfe_plan import plan
 from florilegium.common.errors import ConfigurationError
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
+from tests.pretrained import real
 from tests.support import CACHE
 
 NAMES = recipe_names()
 SHIPPED = [f"{name}:{variant}".rstrip(":") for name in NAMES for variant in ["", *read_layers(name).variants]]
+
+
+@pytest.fixture(autouse=True)
+def _models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLORILEGIUM_MODELS", str(real()))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
