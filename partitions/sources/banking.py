@@ -13,9 +13,7 @@ from florilegium.partitions.sources.source import Source, Tables, Unread
 from florilegium.partitions.spec import PARTS, DatasetSpec
 
 INTENTS = 77
-_WHERE = (
-    "They are files of github.com/PolyAI-LDN/task-specific-datasets, in banking_data, under the licence CC BY 4.0"
-)
+_WHERE = "They are files of github.com/PolyAI-LDN/task-specific-datasets, in banking_data, under the licence CC BY 4.0"
 
 
 def questions(spec: DatasetSpec, source: Source) -> Unread:

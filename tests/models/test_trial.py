@@ -264,5 +264,5 @@ def test_the_blocks_have_the_remarks() -> None:
 
 def test_codes_are_tried_out_too() -> None:
     network = nn.Sequential(nn.Embedding(100, 4), nn.Flatten(), nn.Linear(24, 3), nn.Softmax(1))
-    (said,) = adapt(network, SHAPE, CLASSES, codes=True).remarks
+    (said,) = adapt(network, SHAPE, CLASSES, codes=100).remarks
     assert said.startswith("returns probabilities")

@@ -190,7 +190,9 @@ def test_a_single_block_is_not_cut(tmp_path: Path, method: str) -> None:
 
 
 def test_what_is_frozen_whole_is_not_trained(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"nothing is trained: all parameters of this part of the network are frozen"):
+    with pytest.raises(
+        ConfigurationError, match=r"'fedrep' trains the blocks that clients share, and those of .* frozen"
+    ):
         _run(tmp_path / "run", "frozen_body", method="fedrep", **{"fedrep.head-blocks": 2})
 
 

@@ -113,7 +113,7 @@ def test_every_method(method: str, tmp_path: Path) -> None:
 def test_files_in_half_precision_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
     """A model that was converted to save space; bfloat16 is unknown to NumPy, and to safetensors' functions for it."""
     keys = settings(model="mlp", method="fedavg")
-    network = network_for(dataset_of(keys), "mlp", seed=1)
+    network = network_for(dataset_of(keys), keys, seed=1)
     save_model(tmp_path, network, "0", "run", keys)
     half = {name: tensor.to(dtype) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
     save_file(half, tmp_path / "model.safetensors")

@@ -32,7 +32,7 @@ from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.folder.run_folder import RunFolder, read_checkpoint
 from florilegium.strategies.layers.client_privacy import ClientPrivacy
 from tests.runs import Runs
-from tests.support import TASK, settings
+from tests.support import TASK, adapting, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "mlp", "num-clients": 8, "participation": 0.5, "rounds": 3, "local-epochs": 1,
@@ -376,7 +376,7 @@ def test_what_is_refused(run: Runs, keys: dict[str, Value], message: str) -> Non
 SUPPORTED = [
     "fedavg", "fedprox", "fedsr", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ditto", "pfedfda", "per-fedavg",
     "pfedme", "knn-per", "ld-fedavg", "fedtta", "ppfe", "apfl", "fedala", "fedrod", "fedcp", "gpfl", "feddyn", "moon",
-    "fednova", "fedgen", "hyperfedzero",
+    "fednova", "fedgen", "hyperfedzero", "fedit", "ffa-lora", "fedsa-lora",
 ]  # fmt: skip
 OWN: dict[str, dict[str, Value]] = {
     "fedbn": {"model": "cnn-bn"}, "ld-fedavg": {"ld-fedavg.dimensions": 50},
@@ -390,7 +390,7 @@ def test_methods_are_private_or_say_why_not(run: Runs, method: str) -> None:
     """Private: the server learns from sums of changes alone."""
     keys: dict[str, Value] = {
         "method": method, "rounds": 2, "evaluate-every": 0, "privacy.noise-multiplier": 1.0, "privacy.clip-norm": 0.01,
-        **OWN.get(method, {}),
+        **OWN.get(method, {}), **adapting(method, "fc1.1"),
     }  # fmt: skip
     if method not in SUPPORTED:
         with pytest.raises(ConfigurationError, match=f"privacy.unit: 'client' is not supported by method '{method}'"):
