@@ -28,6 +28,8 @@ _READ = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
 """Files of a hub repository that are read; none of them can run code."""
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model",
               "tokenizer.model", "special_tokens_map.json", "added_tokens.json")  # fmt: skip
+_INCIDENTAL = ("transformers_version", "_name_or_path", "name_or_path", "dtype", "torch_dtype")
+"""Entries of a configuration that do not change what a model computes."""
 _NO_LIMIT = 1 << 20
 """Limits above this mean that none is known; tokenizers without one state 10³⁰."""
 
@@ -129,10 +131,12 @@ class TextFacts:
     Attributes:
         limit: the longest text, in tokens with those that the tokenizer adds.
         vocabulary: number of different tokens that the model has vectors for.
+        positions: number of positions that the model has embeddings for; 0: any.
     """
 
     limit: int
     vocabulary: int
+    positions: int = 0
 
 
 def text_facts(path: Path, key: str) -> TextFacts:
@@ -154,7 +158,16 @@ def text_facts(path: Path, key: str) -> TextFacts:
         raise ConfigurationError(f"{key}: {path / CONFIG} states no vocab_size, so that its model reads no texts")
     if not limits:
         raise ConfigurationError(f"{key}: {path} states no longest text; set model_max_length in tokenizer_config.json")
-    return TextFacts(min(limits), vocabulary)
+    positions = config.get("max_position_embeddings") or config.get("n_positions") or 0
+    return TextFacts(min(limits), vocabulary, int(positions))
+
+
+@remembered(16)
+def folder_hash(path: Path) -> str:
+    """Return a hash of what a model's folder says besides its weights: architecture, pooling, tokenizer; 16 digits."""
+    config = {name: value for name, value in read_json(path / CONFIG, "model").items() if name not in _INCIDENTAL}
+    stated = [config, read_json(path / "1_Pooling" / CONFIG, "model"), tokenizer_hash(path)]
+    return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @remembered(16)

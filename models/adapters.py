@@ -19,7 +19,7 @@ from torch.nn.functional import linear
 
 from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.models.blocks import OneBlock
-from florilegium.models.parameters import trained, whole
+from florilegium.models.parameters import frozen, trained, whole
 from florilegium.models.settings import AdapterSettings
 from florilegium.models.transformer import BASE, Base
 
@@ -223,6 +223,17 @@ def _check_trained(network: nn.Module, model: str) -> None:
         )
 
 
-def blocks_of(names: Iterable[str]) -> frozenset[str]:
-    """Return the adapters' blocks among ``names`` of blocks."""
-    return frozenset({*names} & {*_PARTS.values()})
+def of_files(model: nn.Module) -> dict[str, Tensor]:
+    """Return the frozen parameters of a model on a pretrained base that its files have, by name.
+
+    Others are frozen too: adapters that stay as they were drawn, and parameters that the files lack.
+    """
+    drawn = set[str]()
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        if isinstance(module, Named):
+            drawn |= {f"{prefix}{name}" for name, _ in module.named_parameters()}
+        if isinstance(module, Base):
+            own = ((name, name.replace(".base_layer", "")) for name, _ in module.model.named_parameters())
+            drawn |= {f"{prefix}model.{name}" for name, plain in own if plain in module.drawn}
+    return {name: tensor for name, tensor in frozen(model).items() if name not in drawn}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.model_folders import named_folder
+from florilegium.common.model_folders import find_folder, named_folder, text_facts
 from florilegium.common.seeds import torch_draws
 from florilegium.models.networks import build
 from florilegium.models.settings import NetworkSettings
@@ -46,6 +46,13 @@ def build_network(
             load_weights(network, settings.weights)
     if settings.adapter.kind == "none":
         return network
+    if settings.adapter.kind == "prompt" and (pretrained := named_folder(settings.model)):
+        facts, needed = text_facts(find_folder(pretrained, "model"), "model"), shape[0] + settings.adapter.tokens
+        if 0 < facts.positions < needed:
+            raise ConfigurationError(
+                f"text-length: {shape[0]} tokens and adapter.tokens = {settings.adapter.tokens} are more than the "
+                f"{facts.positions} positions of '{settings.model}'; lower one of the two"
+            )
     from florilegium.models.adapters import adapted  # imports peft
 
     with torch_draws(seed, "adapter", settings.model):

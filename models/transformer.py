@@ -36,6 +36,7 @@ class Base(nn.Module):
     def __init__(self, model: nn.Module, pooling: Literal["mean", "first", "last", "none"]) -> None:
         super().__init__()
         self.model, self.pooling = model, pooling
+        self.drawn: frozenset[str] = getattr(model, "drawn", frozenset())  # parameters that are in no file
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features (n, d) of texts (n, length), int64 tokens, −1 behind the last; without pooling (n, l, d).
@@ -99,7 +100,12 @@ def build_transformer(
         raise ConfigurationError(
             f"tokenizer: it has {codes} tokens, and the model of '{name}' knows {facts.vocabulary}; use its own"
         )
-    predicts = bool(positions) and classes == codes and generative(folder)
+    predicts = bool(positions) and classes == codes
+    if predicts and not generative(folder):
+        raise ConfigurationError(
+            f"task: next-token needs a model that was trained to predict the next token; '{name}' reads texts in both "
+            "directions, and would see what it is to predict"
+        )
     model = _read(folder, "AutoModelForCausalLM" if predicts else "AutoModel")
     if predicts:
         return nn.Sequential(OrderedDict([(BASE, Base(model, "none")), ("positions", Positions())]))
@@ -165,6 +171,7 @@ def _read(folder: Path, kind: str) -> nn.Module:
         if names:
             log.info("model: %d parameters of %s are %s: %s", len(names), folder.name, what, _first(names))
     module: nn.Module = model
+    vars(module)["drawn"] = frozenset(missing)
     return module
 
 

@@ -13,6 +13,7 @@ from florilegium.apps.origins.code import source_version
 from florilegium.apps.origins.packages import in_notebook, used_code
 from florilegium.apps.settings.configuration import Settings
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.model_folders import find_folder, folder_hash, named_folder
 from florilegium.common.references import resolve
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.federation import federate
@@ -30,6 +31,7 @@ def origins_of(config: Mapping[str, Value], settings: Settings, *, deployed: boo
     """Return hashes of what a run is made from, by what each is of: "dataset", "partition", "code of my_package".
 
     The "revision of the dataset" is there if its rows come from the hub: a commit, a tag or a branch.
+    The "pretrained model" is what its folder says besides weights, which have a hash of their own.
     The "initial model" is what ``init`` names: the last model of another run, or a file. It is left out while there is
     none, as before the first run of a sweep from which others start.
 
@@ -57,6 +59,8 @@ def origins_of(config: Mapping[str, Value], settings: Settings, *, deployed: boo
         found["partition"] = fingerprint_of_federation(federation)
     if initial := _initial(settings):
         found[INITIAL] = initial
+    if pretrained := named_folder(settings.model):
+        found["pretrained model"] = folder_hash(find_folder(pretrained, "model"))
     return found
 
 

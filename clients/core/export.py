@@ -21,6 +21,7 @@ from florilegium.clients.core.network import network_for
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_tensors, write_text
+from florilegium.common.model_folders import find_folder, folder_hash, named_folder
 from florilegium.common.places import read_utf8
 from florilegium.models.batch_norm import BatchStatistics
 from florilegium.models.centers import Centers
@@ -28,7 +29,7 @@ from florilegium.models.conditioned import KINDS, Conditioned
 from florilegium.models.ensemble import Ensemble
 from florilegium.models.frozen import hash_of
 from florilegium.models.neighbours import Neighbours
-from florilegium.models.parameters import Arrays, arrays_of, frozen, set_arrays, whole
+from florilegium.models.parameters import Arrays, arrays_of, set_arrays, whole
 from florilegium.models.reduction import fitting
 from florilegium.models.scaled import PREFIX, SCALING, Scaled
 from florilegium.models.settings import NetworkSettings
@@ -84,6 +85,8 @@ class Card:
     """What has read texts as tokens: a folder's name or hub id; "": nothing has."""
     base: str = ""
     """Hash of the frozen parameters of a pretrained network, which the model's file lacks; "": it has all."""
+    folder: str = ""
+    """Hash of what the folder of a pretrained network says besides its weights, such as its tokenizer; "": none."""
     choices: dict[str, Any] = field(default_factory=dict)
     """What the run's configuration said of the task (:class:`florilegium.tasks.choices.Choices`)."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -126,12 +129,12 @@ def save_model(
     spec = dataset_of(settings)
     dataset = spec.name if Path(settings.dataset).is_absolute() else settings.dataset  # a path means nothing elsewhere
     labels = learned_by(model, spec).targets.labels
-    base = frozen(model) if settings.based else {}
+    base = _base(model) if settings.based else {}
     card = Card(
         settings.model, dataset, settings.method, client, run, combination, memory, conditioned, scale,
         by_batch, shape, outputs, name, labels, described(spec, shape), settings.task,
         settings.standardise, scaled is not None, settings.given(), settings.tokenizer if spec.tokenizer else "",
-        hash_of(arrays_of(base)), spec.choices.given(), _versions(),
+        hash_of(arrays_of(base)), _folder(settings.model), spec.choices.given(), _versions(),
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
@@ -142,6 +145,18 @@ def save_model(
     )
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
     return folder
+
+
+def _base(model: nn.Module) -> dict[str, torch.Tensor]:
+    from florilegium.models.adapters import of_files  # imports peft
+
+    return of_files(model)
+
+
+def _folder(model: str) -> str:
+    """Return a hash of what the folder of a pretrained model says besides its weights; "": there is none."""
+    pretrained = named_folder(model)
+    return folder_hash(find_folder(pretrained, "model")) if pretrained else ""
 
 
 def _versions() -> dict[str, str]:
@@ -224,6 +239,11 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
     own = {name: torch.from_numpy(arrays.pop(f"{PREFIX}{name}")) for name in SCALING} if card.scaled else {}
+    if card.folder and card.folder != (found := _folder(card.model)):
+        raise RunError(
+            f"{folder}: the model was trained with other files of '{card.model}': what they say of architecture, "
+            f"pooling and tokenizer has the hash {card.folder}, and here {found}; use those that it was trained with"
+        )
     spec, shapes = spec_of(folder, card), {name: array.shape for name, array in arrays.items()}
     try:
         network = network_for(spec, card.keys, 0, shape=tuple(card.shape), outputs=card.outputs)
@@ -251,7 +271,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
                 model = narrowed(model, shapes)  # a sub-network of smaller width
     except (KeyError, ValueError) as error:
         raise RunError(f"{folder}: model.safetensors does not fit '{card.model}': {error} is missing") from error
-    base = frozen(model) if card.base else {}
+    base = _base(model) if card.base else {}
     if (found := hash_of(arrays_of(base))) != card.base:
         raise RunError(
             f"{folder}: the model goes with a pretrained base of hash {card.base}, and '{card.model}' has {found} "

@@ -63,6 +63,10 @@ def tokens_of(texts: Sequence[str], path: Path, length: int, name: str, notes: l
         raise DataError(f"{name}: row {blank[0]} is an empty text, and so are {len(blank) - 1} others; remove them")
     found = np.full((len(texts), length), PADDING, np.int32)
     reads = tokenizer(path)
+    if length <= (added := reads.num_special_tokens_to_add()):
+        raise ConfigurationError(
+            f"text-length: the tokenizer adds {added} tokens to each text, which leaves none of {length} for the text"
+        )
     whole = reads(list(texts), truncation=False, verbose=False)["input_ids"] if texts else []
     cut = [row for row, tokens in enumerate(whole) if len(tokens) > length]
     if cut:

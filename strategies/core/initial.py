@@ -111,7 +111,21 @@ def named_by_init(settings: ServerSettings, network: Arrays) -> tuple[Arrays, Ch
     if seed != settings.seed and network.keys() - trained.arrays.keys():
         spec = dataset_of(settings)
         network, _ = parts_of(network_for(spec, settings, seed))
+    _check_base(settings, run, trained, seed)
     return network, trained
+
+
+def _check_base(settings: ServerSettings, run: Path, trained: Checkpoint, seed: int) -> None:
+    """Raise :class:`ConfigurationError` if what a run trained goes with another pretrained base than this run's."""
+    named = trained.facts.get("frozen")
+    if not settings.based or not named or (run / FILE).is_file():
+        return
+    _, built = parts_of(network_for(dataset_of(settings), settings, seed))
+    if built.hash != named:
+        raise ConfigurationError(
+            f"init: run '{settings.init}' has trained beside frozen parameters of hash {named}, and those of "
+            f"'{settings.model}' have {built.hash or 'none'} here: it has another base, or other adapters are fixed"
+        )
 
 
 def replaced(settings: ServerSettings, network: Arrays, trained: Arrays) -> Arrays:

@@ -95,3 +95,8 @@ class TestDatasets:
         (tmp_path / "train.csv").write_text("text,label\n" + rows)
         given = settings(**keys(dataset=str(tmp_path)))
         assert load_dataset(given).spec.learned.outputs == (1,)  # regression, as for any inputs
+
+
+def test_a_length_without_room_for_a_text_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="adds 2 tokens to each text, which leaves none of 2"):
+        tokens_of(TEXTS, tiny(), 2, "it", [])

@@ -20,6 +20,7 @@ from florilegium.clients.core import training
 from florilegium.clients.core.export import load_model
 from florilegium.clients.core.training import by_length, evaluate
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.common.memo import forget
 from florilegium.common.settings import Value
 from florilegium.models.frozen import FILE
 from florilegium.models.parameters import num_bytes
@@ -71,7 +72,7 @@ def test_another_base_is_refused_when_a_run_is_resumed(run: Runs, tmp_path: Path
 
 def test_a_personal_model_names_its_base(run: Runs, tmp_path: Path) -> None:
     path = run("run", method="fedper")
-    model, card = load_model(personalise(path, tmp_path / "out", "0"))
+    _, card = load_model(personalise(path, tmp_path / "out", "0"))
     arrays = load_file(tmp_path / "out" / "model.safetensors")
     assert {name.partition(".")[0] for name in arrays} == {"A", "B", "head"}
     assert card.base == read_checkpoint(path).facts["frozen"]
@@ -124,6 +125,70 @@ def test_an_epoch_by_length_has_every_example(run: Runs) -> None:
     assert (
         read_checkpoint(whole).arrays["head.weight"].tolist() != read_checkpoint(bucket).arrays["head.weight"].tolist()
     )
+
+
+def _changed(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = "encoder.layer.0.attention.self.query.weight"
+    save_file(weights | {name: weights[name] + 1}, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_run_does_not_start_from_one_on_another_base(run: Runs, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny(), tmp_path / "base")
+    run("first", model=f"transformers:{folder}")
+    run("same", model=f"transformers:{folder}", init="first", rounds=1)
+    _changed(folder)
+    with pytest.raises(ConfigurationError, match=r"init: run 'first' has trained beside frozen parameters of hash"):
+        run("other", model=f"transformers:{folder}", init="first", rounds=1)
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "config.json", "1_Pooling/config.json"])
+def test_other_files_of_the_base_are_noticed(run: Runs, tmp_path: Path, file: str) -> None:
+    folder = shutil.copytree(tiny(), tmp_path / "base")
+    path = run("run", model=f"transformers:{folder}", rounds=1)
+    model = personalise(path, tmp_path / "out", "0")
+    (folder / file).parent.mkdir(exist_ok=True)
+    if file == "1_Pooling/config.json":
+        (folder / file).write_text('{"pooling_mode_mean_tokens": true}')
+    else:
+        (folder / file).write_text((folder / file).read_text().replace('"gelu"', '"relu"').replace('"w7"', '"v7"'))
+    forget()
+    with pytest.raises(RunError, match="trained with other files of"):
+        load_model(model)
+    with pytest.raises(ConfigurationError, match="began with another .*pretrained model"):
+        run("run", model=f"transformers:{folder}", rounds=2, resume="run")
+
+
+def test_an_export_has_what_no_file_has(run: Runs, tmp_path: Path) -> None:
+    """A fixed A, and parameters that the base's file lacks, are drawn from the run's seed."""
+    folder = shutil.copytree(tiny(), tmp_path / "base")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: array for name, array in weights.items() if not name.startswith("pooler.")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    path = run("run", model=f"transformers:{folder}", seed=7, **{"adapter.fixed": "A"})
+    model, card = load_model(personalise(path, tmp_path / "out", "0"))
+    arrays = load_file(tmp_path / "out" / "model.safetensors")
+    assert {name.partition(".")[0] for name in arrays} == {"A", "B", "base", "head"}
+    assert {name for name in arrays if name.startswith("base")} == {
+        "base.model.pooler.dense.weight", "base.model.pooler.dense.bias"
+    }  # fmt: skip
+    assembly = assemble(
+        config(**keys(model=f"transformers:{folder}", seed=7, **{"adapter.fixed": "A"})), one_thread=True
+    )
+    drawn = {name: array for name, array in assembly.whole.items() if name.startswith("A.")}
+    assert all(np.array_equal(arrays[name], array) for name, array in drawn.items())
+    assert card.base
+
+
+def test_a_model_that_reads_both_ways_does_not_predict_the_next_token(run: Runs) -> None:
+    with pytest.raises(ConfigurationError, match="would see what it is to predict"):
+        run("run", **{**_generating(), "model": f"transformers:{tiny()}"})
+
+
+def test_a_prompt_needs_positions(run: Runs) -> None:
+    wrong: dict[str, Value] = {"adapter.kind": "prompt", "adapter.tokens": 20}
+    with pytest.raises(ConfigurationError, match=r"32 tokens and adapter.tokens = 20 are more than the 32"):
+        run("run", **{**_generating(), **wrong})
 
 
 # ---------------------------------------------------------------------------------------------------- next token
