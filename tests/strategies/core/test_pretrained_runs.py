@@ -72,7 +72,7 @@ def test_another_base_is_refused_when_a_run_is_resumed(run: Runs, tmp_path: Path
 
 def test_a_personal_model_names_its_base(run: Runs, tmp_path: Path) -> None:
     path = run("run", method="fedper")
-    _, card = load_model(personalise(path, tmp_path / "out", "0"))
+    model, card = load_model(personalise(path, tmp_path / "out", "0"))
     arrays = load_file(tmp_path / "out" / "model.safetensors")
     assert {name.partition(".")[0] for name in arrays} == {"A", "B", "head"}
     assert card.base == read_checkpoint(path).facts["frozen"]
@@ -155,7 +155,7 @@ def test_other_files_of_the_base_are_noticed(run: Runs, tmp_path: Path, file: st
     forget()
     with pytest.raises(RunError, match="trained with other files of"):
         load_model(model)
-    with pytest.raises(ConfigurationError, match="began with another .*pretrained model"):
+    with pytest.raises(ConfigurationError, match=r"began with another .*pretrained model"):
         run("run", model=f"transformers:{folder}", rounds=2, resume="run")
 
 
@@ -166,7 +166,7 @@ def test_an_export_has_what_no_file_has(run: Runs, tmp_path: Path) -> None:
     kept = {name: array for name, array in weights.items() if not name.startswith("pooler.")}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     path = run("run", model=f"transformers:{folder}", seed=7, **{"adapter.fixed": "A"})
-    model, card = load_model(personalise(path, tmp_path / "out", "0"))
+    _, card = load_model(personalise(path, tmp_path / "out", "0"))
     arrays = load_file(tmp_path / "out" / "model.safetensors")
     assert {name.partition(".")[0] for name in arrays} == {"A", "B", "base", "head"}
     assert {name for name in arrays if name.startswith("base")} == {
