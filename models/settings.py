@@ -11,9 +11,6 @@ from florilegium.common.model_folders import named_folder
 from florilegium.common.settings import Section, check_folder, key
 from florilegium.models.networks import NETWORKS
 
-BLOCKS = ("A", "B", "correction", "magnitude", "ia3", "prompt")
-"""Blocks of a network that adapters are: LoRA's A and B, corrections, DoRA's magnitudes, IA³, prompts."""
-
 
 def _check_weights(text: str) -> str:
     if text and not text.endswith(".safetensors"):
@@ -100,6 +97,7 @@ class NetworkSettings(Section):
         return bool(self.adapter.kind != "none" and (self.weights or named_folder(self.model)))
 
     def given(self) -> dict[str, Any]:
-        """Return the keys besides ``model`` that differ from their defaults; JSON values."""
-        kept = self.model_dump(include={*NetworkSettings.model_fields}, exclude={"model"}, exclude_defaults=True)
+        """Return the keys besides ``model`` that a trained model depends on, where they differ from their defaults."""
+        without = {"model"} if self.based else {"model", "weights"}  # which a model that is trained whole has itself
+        kept = self.model_dump(include={*NetworkSettings.model_fields}, exclude=without, exclude_defaults=True)
         return {name: value for name, value in kept.items() if value}

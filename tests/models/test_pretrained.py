@@ -7,15 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torchvision.models import resnet18
 
-from florilegium.common.errors import ConfigurationError
+from florilegium.apps.runs.personal import personalise
+from florilegium.clients.core.export import load_model
+from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.models.built import build_network
 from florilegium.models.networks import build
-from florilegium.models.parameters import get_arrays, set_arrays
+from florilegium.models.parameters import get_arrays, set_arrays, whole
 from florilegium.models.pretrained import read_pretrained
+from florilegium.models.settings import NetworkSettings
 from tests.models import foreign
+from tests.runs import Runs
 
 
 def test_torchvisions_resnet_predicts_the_same(tmp_path: Path) -> None:
@@ -108,3 +113,60 @@ def test_torchvisions_weights_for_torchvisions_network(tmp_path: Path) -> None:
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         torch.testing.assert_close(network(x), theirs(x), rtol=1e-4, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------- key weights
+
+
+def _file(folder: Path, network: nn.Module) -> str:
+    save_file({name: tensor.clone() for name, tensor in whole(network).items()}, folder / "weights.safetensors")
+    return str(folder / "weights.safetensors")
+
+
+def test_weights_are_those_of_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = build("mlp", (1, 8, 8), 10, 5)
+    tensors = {name: tensor.clone() for name, tensor in whole(source).items()}
+    save_file(tensors | {"more.weight": torch.ones(2)}, tmp_path / "weights.safetensors")
+    keys = NetworkSettings(model="mlp", weights=str(tmp_path / "weights.safetensors"))
+    with caplog.at_level("INFO"):
+        network = build_network(keys, (1, 8, 8), 10, 1)
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in whole(network).items())
+    assert "weights: 1 tensors in" in caplog.text
+    assert "are not used: more.weight" in caplog.text
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    file = _file(tmp_path, build("mlp", (1, 6, 6), 10, 5))
+    for weights, said in (
+        (file, r"weights: .* does not fit the network: fc1\.1\.weight is \(64, 36\), the network needs \(64, 64\)"),
+        (str(tmp_path / "none.safetensors"), "weights: there is no file"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            build_network(NetworkSettings(model="mlp", weights=weights), (1, 8, 8), 10, 1)
+    with pytest.raises(ValueError, match=r"no \.safetensors file"):
+        NetworkSettings(weights="/weights.pt")
+
+
+def test_a_model_beside_frozen_weights_names_them(tmp_path: Path) -> None:
+    file = _file(tmp_path, build("mlp", (1, 8, 8), 10, 5))
+    run = Runs(tmp_path, {"num-clients": 2, "rounds": 1, "evaluate-every": 1, "participation": 1.0, "model": "mlp"})
+    path = run("run", weights=file, **{"adapter.kind": "lora", "adapter.targets": "fc1.1", "adapter.rank": 2})
+    folder = personalise(path, tmp_path / "out", "0")
+    assert {name.partition(".")[0] for name in load_file(folder / "model.safetensors")} == {"A", "B", "fc3"}
+    model, card = load_model(folder)
+    assert card.base
+    assert torch.equal(whole(model)["fc2.0.weight"], whole(build("mlp", (1, 8, 8), 10, 5))["fc2.0.weight"])
+    _file(tmp_path, build("mlp", (1, 8, 8), 10, 6))
+    with pytest.raises(RunError, match="goes with a pretrained base of hash"):
+        load_model(folder)
+
+
+def test_a_model_that_was_trained_whole_needs_no_file(tmp_path: Path) -> None:
+    file = _file(tmp_path, build("mlp", (1, 8, 8), 10, 5))
+    run = Runs(tmp_path, {"num-clients": 2, "rounds": 1, "evaluate-every": 1, "participation": 1.0, "model": "mlp"})
+    folder = personalise(run("run", weights=file), tmp_path / "out", "0")
+    Path(file).unlink()
+    model, card = load_model(folder)
+    assert card.network == {}
+    assert not card.base
+    assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 10)

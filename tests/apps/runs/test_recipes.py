@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.runs.experiment import read_layers, read_recipe, resolve, warn_of_idle_keys
 from florilegium.apps.runs.recipes import find_recipe, introduction, recipe_names
 from florilegium.apps.settings.configuration import complete, parse
@@ -35,6 +36,16 @@ def test_shipped_recipes_are_valid(name: str) -> None:
     if settings.method == "ppfe":
         spec = dataset_of(settings)
         assert plan(hyper, settings, spec.shape, spec.classes, settings.seed).rounds == settings.rounds
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variants_set_keys_of_their_own_method(name: str) -> None:
+    """A key in another method's table would have no effect."""
+    layers = read_layers(name)
+    tables = {table_of(method) for method in METHODS.own}
+    for variant, keys in layers.variants.items():
+        own = table_of(str(complete({**layers.keys, **keys})["method"]))
+        assert not [key for key in keys if key.partition(".")[0] in tables - {own}], variant
 
 
 @pytest.mark.parametrize("name", NAMES)
