@@ -162,9 +162,25 @@ def text_facts(path: Path, key: str) -> TextFacts:
     return TextFacts(min(limits), vocabulary, int(positions))
 
 
+def pretrained_hash(model: str, tokenizer: str) -> str:
+    """Return a hash of what files of pretrained models say besides weights: architecture, pooling, tokenizer.
+
+    Args:
+        model: value of key ``model``.
+        tokenizer: what reads texts: a folder, name or hub id; "": nothing, or the model's own.
+
+    Returns:
+        16 hexadecimal digits; "" if neither names a pretrained model.
+    """
+    own = named_folder(model)
+    parts = [_folder_hash(find_folder(own, "model"))] if own else []
+    if tokenizer not in ("", own):
+        parts.append(tokenizer_hash(find_folder(tokenizer, "tokenizer")))
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16] if len(parts) > 1 else "".join(parts)
+
+
 @remembered(16)
-def folder_hash(path: Path) -> str:
-    """Return a hash of what a model's folder says besides its weights: architecture, pooling, tokenizer; 16 digits."""
+def _folder_hash(path: Path) -> str:
     config = {name: value for name, value in read_json(path / CONFIG, "model").items() if name not in _INCIDENTAL}
     stated = [config, read_json(path / "1_Pooling" / CONFIG, "model"), tokenizer_hash(path)]
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:16]

@@ -102,10 +102,10 @@ def adapted(network: nn.Sequential, adapter: AdapterSettings, model: str) -> nn.
         _check_trained(network, model)
         return network
     blocks = _blocks(network)
-    whole = OrderedDict([*((name, Named(modules)) for name, modules in blocks.items()), *network._modules.items()])
-    if len(whole) < len(blocks) + len(network._modules):
+    children = OrderedDict([*((name, Named(modules)) for name, modules in blocks.items()), *network._modules.items()])
+    if len(children) < len(blocks) + len(network._modules):
         raise ConfigurationError(f"model: '{model}' has blocks named {', '.join(blocks)}, as adapters are; rename them")
-    found = type(network)(whole)
+    found = type(network)(children)
     if isinstance(network, OneBlock):
         assert isinstance(found, OneBlock)
         found.why = network.why

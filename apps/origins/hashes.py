@@ -13,7 +13,7 @@ from florilegium.apps.origins.code import source_version
 from florilegium.apps.origins.packages import in_notebook, used_code
 from florilegium.apps.settings.configuration import Settings
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.model_folders import find_folder, folder_hash, named_folder
+from florilegium.common.model_folders import pretrained_hash
 from florilegium.common.references import resolve
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.partitions.federation import federate
@@ -31,7 +31,7 @@ def origins_of(config: Mapping[str, Value], settings: Settings, *, deployed: boo
     """Return hashes of what a run is made from, by what each is of: "dataset", "partition", "code of my_package".
 
     The "revision of the dataset" is there if its rows come from the hub: a commit, a tag or a branch.
-    The "pretrained model" is what its folder says besides weights, which have a hash of their own.
+    The "pretrained model" is what the folders of model and tokenizer say besides weights, which have their own hash.
     The "initial model" is what ``init`` names: the last model of another run, or a file. It is left out while there is
     none, as before the first run of a sweep from which others start.
 
@@ -59,8 +59,8 @@ def origins_of(config: Mapping[str, Value], settings: Settings, *, deployed: boo
         found["partition"] = fingerprint_of_federation(federation)
     if initial := _initial(settings):
         found[INITIAL] = initial
-    if pretrained := named_folder(settings.model):
-        found["pretrained model"] = folder_hash(find_folder(pretrained, "model"))
+    if pretrained := pretrained_hash(settings.model, settings.tokenizer):
+        found["pretrained model"] = pretrained
     return found
 
 

@@ -21,7 +21,7 @@ from florilegium.clients.core.network import network_for
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.files import write_tensors, write_text
-from florilegium.common.model_folders import find_folder, folder_hash, named_folder
+from florilegium.common.model_folders import pretrained_hash
 from florilegium.common.places import read_utf8
 from florilegium.models.batch_norm import BatchStatistics
 from florilegium.models.centers import Centers
@@ -86,7 +86,7 @@ class Card:
     base: str = ""
     """Hash of the frozen parameters of a pretrained network, which the model's file lacks; "": it has all."""
     folder: str = ""
-    """Hash of what the folder of a pretrained network says besides its weights, such as its tokenizer; "": none."""
+    """Hash of what the files of a pretrained network and tokenizer say besides weights; "": there are none."""
     choices: dict[str, Any] = field(default_factory=dict)
     """What the run's configuration said of the task (:class:`florilegium.tasks.choices.Choices`)."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -129,12 +129,12 @@ def save_model(
     spec = dataset_of(settings)
     dataset = spec.name if Path(settings.dataset).is_absolute() else settings.dataset  # a path means nothing elsewhere
     labels = learned_by(model, spec).targets.labels
-    base = _base(model) if settings.based else {}
+    base, reader = _base(model) if settings.based else {}, settings.tokenizer if spec.tokenizer else ""
     card = Card(
         settings.model, dataset, settings.method, client, run, combination, memory, conditioned, scale,
         by_batch, shape, outputs, name, labels, described(spec, shape), settings.task,
-        settings.standardise, scaled is not None, settings.given(), settings.tokenizer if spec.tokenizer else "",
-        hash_of(arrays_of(base)), _folder(settings.model), spec.choices.given(), _versions(),
+        settings.standardise, scaled is not None, settings.given(), reader,
+        hash_of(arrays_of(base)), pretrained_hash(settings.model, reader), spec.choices.given(), _versions(),
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
@@ -151,12 +151,6 @@ def _base(model: nn.Module) -> dict[str, torch.Tensor]:
     from florilegium.models.adapters import of_files  # imports peft
 
     return of_files(model)
-
-
-def _folder(model: str) -> str:
-    """Return a hash of what the folder of a pretrained model says besides its weights; "": there is none."""
-    pretrained = named_folder(model)
-    return folder_hash(find_folder(pretrained, "model")) if pretrained else ""
 
 
 def _versions() -> dict[str, str]:
@@ -239,7 +233,7 @@ def load_model(folder: Path) -> tuple[nn.Module, Card]:
     except Exception as error:
         raise RunError(f"{folder} holds no readable model (model.safetensors and card.json): {error}") from error
     own = {name: torch.from_numpy(arrays.pop(f"{PREFIX}{name}")) for name in SCALING} if card.scaled else {}
-    if card.folder and card.folder != (found := _folder(card.model)):
+    if card.folder and card.folder != (found := pretrained_hash(card.model, card.tokenizer)):
         raise RunError(
             f"{folder}: the model was trained with other files of '{card.model}': what they say of architecture, "
             f"pooling and tokenizer has the hash {card.folder}, and here {found}; use those that it was trained with"
