@@ -1,9 +1,8 @@
 """Whether Opacus' per-example gradients of a network are those of the examples alone, by a dry run.
 
 For some layers they are not, and no error is raised: for convolutions that are padded with anything but zeros,
-embeddings with a padding index, bags with a repeated entry, LSTMs of Opacus on packed sequences.
-Where gradients of different examples are confused, the clipping norm does not bound what
-one example contributes.
+embeddings with a padding index, bags with a repeated entry, LSTMs of Opacus on packed sequences. Where gradients of
+different examples are confused, the clipping norm does not bound what one example contributes.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def test_without_the_key_the_last_model_is_left(tmp_path: Path) -> None:
 
 
 def test_patience_ends_the_run_and_the_best_is_left(tmp_path: Path) -> None:
-    path = _run(tmp_path, "both", keep="best", patience=2, rounds=40, **{"learning-rate": 3.0, "max-grad-norm": 1.0})
+    path = _run(tmp_path, "both", keep="best", patience=2, rounds=40, **{"learning-rate": 10.0, "max-grad-norm": 1.0})
     losses = [line["seen"]["validation_loss_median"] for line in read_metrics(path)]
     assert _summary(path)["kept"] == 1 + int(np.argmin(losses)) < len(losses)
     assert _summary(path)["final"]["seen"]["validation_loss_median"] == min(losses)
