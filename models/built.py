@@ -34,11 +34,16 @@ def build_network(
             raise ConfigurationError(f"weights: '{settings.model}' has weights of its own; leave the key out")
         with torch_draws(seed, "model", settings.model):
             network = build_transformer(
-                settings.model, shape, classes, codes=codes, positions=positions, pooling=settings.pooling
-            )
+                settings.model, shape, classes, codes=codes, positions=positions, pooling=settings.pooling,
+                checkpointing=settings.gradient_checkpointing,
+            )  # fmt: skip
     else:
         if settings.pooling != "auto":
             raise ConfigurationError(f"pooling: '{settings.pooling}' is for transformers:…, not '{settings.model}'")
+        if settings.gradient_checkpointing:
+            raise ConfigurationError(
+                f"gradient-checkpointing is for transformers:…, not '{settings.model}'; leave it out"
+            )
         network = build(settings.model, shape, classes, seed, codes=codes, positions=positions)
         if settings.weights:
             from florilegium.models.pretrained import load_weights

@@ -89,6 +89,11 @@ class NetworkSettings(Section):
         "what the head of a transformer sees of a text: the mean of its tokens, the first, or the last; `auto`: as the "
         "model's folder says ([more](pretrained.md#pooling))",
     )
+    gradient_checkpointing: bool = key(
+        False,
+        "for transformers: keep each layer's input alone, and compute the layer once more for its gradient: less "
+        "memory, about a third more time ([more](pretrained.md#larger-models))",
+    )
     adapter: AdapterSettings = AdapterSettings()
 
     @property
@@ -98,6 +103,7 @@ class NetworkSettings(Section):
 
     def given(self) -> dict[str, Any]:
         """Return the keys besides ``model`` that a trained model depends on, where they differ from their defaults."""
-        without = {"model"} if self.based else {"model", "weights"}  # which a model that is trained whole has itself
+        without = {"model", "gradient_checkpointing"}  # which changes no number
+        without |= set() if self.based else {"weights"}  # which a model that is trained whole has itself
         kept = self.model_dump(include={*NetworkSettings.model_fields}, exclude=without, exclude_defaults=True)
         return {name: value for name, value in kept.items() if value}

@@ -73,8 +73,9 @@ class Positions(nn.Module):
 
 
 def build_transformer(
-    name: str, shape: tuple[int, ...], classes: int, *, codes: int, positions: tuple[int, ...], pooling: str
-) -> nn.Sequential:
+    name: str, shape: tuple[int, ...], classes: int, *, codes: int, positions: tuple[int, ...], pooling: str,
+    checkpointing: bool = False,
+) -> nn.Sequential:  # fmt: skip
     """Return the pretrained transformer of a folder, with a new head for the task; parameters in single precision.
 
     Args:
@@ -85,6 +86,7 @@ def build_transformer(
             head predicts the next token.
         positions: (length,) if each position has outputs; () if a text has.
         pooling: value of key ``pooling``.
+        checkpointing: whether training keeps the inputs of layers alone, and computes the layers once more.
 
     Raises:
         ConfigurationError: if the folder cannot be read, or its model does not fit the texts.
@@ -107,12 +109,21 @@ def build_transformer(
             "directions, and would see what it is to predict"
         )
     model = _read(folder, "AutoModelForCausalLM" if predicts else "AutoModel")
+    if checkpointing:
+        _checkpoint(model, name)
     if predicts:
         return nn.Sequential(OrderedDict([(BASE, Base(model, "none")), ("positions", Positions())]))
     how: Any = "none" if positions else pooling_of(folder, pooling)
     head = nn.Linear(width_of(model, folder), classes)
     ending = [("positions", Positions())] if positions else []
     return nn.Sequential(OrderedDict([(BASE, Base(model, how)), (HEAD, head), *ending]))
+
+
+def _checkpoint(model: Any, name: str) -> None:
+    if not model.supports_gradient_checkpointing:
+        raise ConfigurationError(f"gradient-checkpointing: '{name}' has no layers for it; leave it out")
+    model.config.use_cache = False  # which would keep what is to be computed again
+    model.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def generative(folder: Path) -> bool:

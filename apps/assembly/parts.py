@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from florilegium.apps.assembly.node_clients import SimulatedClients
-from florilegium.apps.assembly.task_checks import bucket_gap, check_task
+from florilegium.apps.assembly.task_checks import arithmetic_gap, bucket_gap, check_task
 from florilegium.apps.methods.declaration import Method
 from florilegium.apps.methods.layers import why_not
 from florilegium.apps.methods.registry import METHODS, table_of
@@ -201,6 +201,8 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
         )
     if settings.bucket and (wrong := bucket_gap(settings, spec)):
         raise ConfigurationError(f"bucket: {wrong}; leave it out")
+    if wrong := arithmetic_gap(settings, spec.learned, network, why_not(method, "protects examples", hyper)):
+        raise ConfigurationError(f"{wrong}; leave it out")
     if settings.privacy.unit == "example":
         inputs = random_inputs(spec.shape, codes=spec.codes)
         check_example_privacy(settings, why_not(method, "protects examples", hyper), network, inputs)

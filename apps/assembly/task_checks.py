@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from florilegium.apps.methods.registry import METHODS
 from florilegium.clients.core.batch_orders import EACH_ROUND
@@ -12,6 +12,9 @@ from florilegium.partitions.spec import DatasetSpec
 from florilegium.tasks.choices import OF_LOSS
 from florilegium.tasks.task import NEEDS, PER_EXAMPLE, Task
 from florilegium.tasks.weights import BALANCED
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def check_task(settings: ClientSettings, hyper: Any, task: Task) -> None:
@@ -73,6 +76,34 @@ def bucket_gap(settings: ClientSettings, spec: DatasetSpec) -> str:
         return f"batch-order = '{settings.batch_order}' says what the batches are"
     if settings.privacy.unit == "example":
         return "private batches are Poisson samples, whatever the lengths"
+    return ""
+
+
+def arithmetic_gap(settings: ClientSettings, task: Task, network: nn.Module, reason: str) -> str:
+    """Return why ``micro-batch`` and ``precision`` do not go with a run, "" if they do or are not used.
+
+    Args:
+        settings: the keys.
+        task: what is learned.
+        network: what is trained.
+        reason: why the method's loss is no mean of examples' losses that the shared training computes; "" if it is.
+    """
+    from florilegium.models.batch_norm import norms_of  # imports PyTorch
+
+    parts = settings.micro_batch > 0
+    if not parts and settings.precision == "float32":
+        return ""
+    named = "micro-batch" if parts else "precision"
+    if settings.privacy.unit == "example":
+        return f"{named}: not with privacy.unit = 'example', whose gradients of single examples Opacus computes"
+    if reason:
+        return f"{named}: not with method '{settings.method}' ({reason})"
+    if settings.vectorise != 1:
+        return f"{named}: not with vectorise = {settings.vectorise}: clients that train together have neither"
+    if parts and PER_EXAMPLE not in task.provides:
+        return f"{named}: needs {NEEDS[PER_EXAMPLE]}, which task '{type(task).__name__}' has not"
+    if parts and norms_of(network):
+        return f"{named}: not with batch norm, whose statistics are those of a whole batch ('{settings.model}')"
     return ""
 
 

@@ -53,6 +53,17 @@ class SharedSettings(NetworkSettings, SourceSettings):
         False,
         "batches of texts of similar length, which need less padding ([more](pretrained.md#batches))",
     )
+    micro_batch: int = key(
+        0,
+        "compute a batch's gradient in parts of this many examples, which needs less memory; 0: at once "
+        "([more](pretrained.md#larger-models))",
+        ge=0,
+    )
+    precision: Literal["float32", "bf16"] = key(
+        "float32",
+        "of local training: `bf16` multiplies matrices in bfloat16; parameters, sums and evaluations stay in float32 "
+        "([more](pretrained.md#larger-models))",
+    )
     learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0)
     learning_rate_decay: float = key(
         1.0,

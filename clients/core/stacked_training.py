@@ -94,6 +94,7 @@ class Training(Request):
         counted = settings.local_epochs if epochs is None else epochs
         steps = settings.local_steps if epochs is None and settings.local_steps else counted * epoch
         own = weights_of(examples, weights)
+        special = special or settings.micro_batch or settings.precision != "float32"
         if special or not chosen or not steps or not epoch:
             return None
         if stackable is None and (form := form_for(model, examples)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -325,6 +325,7 @@ class _Descent:
         self.parameters = [parameter for group in groups for parameter in group.parameters]
         self._optimizers = [make_optimizer(settings, group, decay) for group in groups]
         self._model, self._hook, self._longest = model, hook, settings.max_grad_norm
+        self._part, self._half = settings.micro_batch, settings.precision == "bf16"
         self._norm: Tensor | None = None
 
     def step(self, rows: Tensor, objective: Objective, protected: PrivateGradients | None) -> Tensor:
@@ -332,8 +333,7 @@ class _Descent:
         for optimizer in self._optimizers:
             optimizer.zero_grad()
         if protected is None:
-            loss = objective(rows)
-            loss.backward()
+            loss = self._backward(objective, rows)
         else:
             loss = protected.backward(objective, rows)
             protected.protect()
@@ -344,6 +344,19 @@ class _Descent:
         for optimizer in self._optimizers:
             optimizer.step()
         return loss.detach()
+
+    def _backward(self, objective: Objective, rows: Tensor) -> Tensor:
+        """Add up the gradients of a batch's loss, the mean over its examples, in parts of ``micro-batch``."""
+        parts = rows.split(self._part) if self._part else [rows]
+        losses = []
+        for part in parts:
+            with torch.autocast(rows.device.type, torch.bfloat16) if self._half else nullcontext():
+                loss = objective(part)
+            if len(parts) > 1:
+                loss = loss * (len(part) / len(rows))
+            loss.backward()
+            losses.append(loss)
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def norm(self) -> float:
         """Return the norm of the last step's gradient; of no other, since this takes some per cent of a small step."""
@@ -434,7 +447,7 @@ def _begin(model: nn.Module, fixed_norms: bool) -> None:
 
 def _loss(task: Task, model: nn.Module, examples: Examples, weights: Tensor | None, *, each: bool) -> Objective:
     def objective(rows: Tensor) -> Tensor:
-        outputs, y = model(examples.x[rows]), examples.y[rows]
+        outputs, y = model(examples.x[rows]).float(), examples.y[rows]  # bfloat16 with precision = "bf16"
         given = None if weights is None else weights[rows]
         if not each:
             return task.loss(outputs, y, given)

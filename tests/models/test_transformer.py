@@ -257,3 +257,22 @@ def test_the_real_weights_are_those_that_all_know() -> None:
     """The hash of sentence-transformers/all-MiniLM-L6-v2; two packages carry these weights."""
     content = (real() / "all-MiniLM-L6-v2" / "model.safetensors").read_bytes()
     assert sha256(content).hexdigest() == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def test_layers_that_are_computed_once_more_have_the_same_gradients() -> None:
+    found, calls = [], []
+    for checkpointing in (False, True):
+        settings = _keys(rank=RANK).model_copy(update={"gradient_checkpointing": checkpointing})
+        network = build_network(settings, (LENGTH,), CLASSES, 1, codes=WORDS + 4)
+        layer = next(module for name, module in network.named_modules() if name.endswith("layer.0.attention"))
+        seen: list[int] = []
+        layer.register_forward_pre_hook(lambda module, given, seen=seen: seen.append(1))
+        network.train()
+        for module in network.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        nn.functional.cross_entropy(network(_x()), torch.tensor([0, 1, 2])).backward()
+        found.append([p.grad for p in network.parameters() if p.requires_grad])
+        calls.append(len(seen))
+    assert calls == [1, 2]
+    assert all(torch.equal(plain, again) for plain, again in zip(*found, strict=True))

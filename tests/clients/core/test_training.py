@@ -386,3 +386,41 @@ def test_mean_gradient_is_that_of_all_examples():
     found = mean_gradient(model, examples, [model.weight, model.bias], task=TASK)
     for ours, expected in zip(found, (by_weight, by_bias), strict=True):
         np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-4, atol=1e-7)
+
+
+class TestLessMemory:
+    """Batches in parts, and bfloat16, which three significant digits of a number survive: 2⁻⁸."""
+
+    def test_gradients_of_parts_add_up_to_the_batch(self):
+        """17 examples are batches of 12 = 5 + 5 + 2 and of 5, each part weighted by its share."""
+        trained, sizes = {}, {}
+        for part in (0, 5):
+            model, examples = _linear(), _examples(17)
+            chosen = settings(local_epochs=1, batch_size=12, learning_rate=0.5, micro_batch=part, max_grad_norm=0.1)
+            seen = sizes[part] = []
+            watch = model.register_forward_hook(lambda module, given, found, seen=seen: seen.append(len(found)))
+            loss = train(model, examples, chosen, _generator(), task=TASK).loss
+            watch.remove()
+            trained[part] = (loss, *_numpy(model))
+        assert sizes[5][-4:] == [5, 5, 2, 5]
+        for whole, parts in zip(trained[0], trained[5], strict=True):
+            np.testing.assert_allclose(parts, whole, rtol=1e-6, atol=1e-7)
+
+    def test_bf16_rounds_products_and_nothing_else(self):
+        """The loss is that of logits rounded to bfloat16, the parameters stay float32, and so does evaluation."""
+        model, examples = _linear(), _examples(12)
+        weight, bias = _numpy(model)
+        exact, in_weight, _ = _loss_and_gradient(weight, bias, examples)
+        chosen = settings(local_epochs=1, batch_size=12, learning_rate=0.5, precision="bf16")
+        loss = train(model, examples, chosen, _generator(), task=TASK).loss
+        logits = (
+            examples.x.bfloat16() @ torch.from_numpy(weight).bfloat16().T + torch.from_numpy(bias).bfloat16()
+        ).float()
+        assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, examples.y)), abs=2**-8)
+        assert loss == pytest.approx(exact, abs=2**-6)
+        assert loss != pytest.approx(exact, rel=1e-6)
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+        moved = _numpy(model)[0] - weight
+        np.testing.assert_allclose(moved, -0.5 * in_weight, atol=2**-6 * np.abs(in_weight).max())
+        found = evaluate(model, examples, TASK)["loss"]
+        assert found == pytest.approx(_loss_and_gradient(*_numpy(model), examples)[0], rel=1e-6)

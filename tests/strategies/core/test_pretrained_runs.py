@@ -97,6 +97,13 @@ def test_fixed_blocks_are_not_sent(run: Runs) -> None:
         ({"bucket": True, "dataset": "digits", "model": "mlp", "adapter.kind": "none", "adapter.targets": ""},
          "bucket: 'digits' has no texts"),
         ({"text-length": 65}, "text-length: .* reads 64 tokens at most"),
+        ({"gradient-checkpointing": True, "dataset": "digits", "model": "mlp", "adapter.targets": "0"},
+         "gradient-checkpointing is for transformers"),
+        ({"micro-batch": 2, "method": "fediir"}, "micro-batch: not with method 'fediir'"),
+        ({"micro-batch": 2, "vectorise": 2}, "micro-batch: not with vectorise = 2"),
+        ({"precision": "bf16", "privacy.unit": "example", "privacy.epsilon": 8.0}, "precision: not with privacy.unit"),
+        ({"micro-batch": 2, "dataset": "digits", "model": "cnn-bn", "adapter.kind": "none", "adapter.targets": ""},
+         "micro-batch: not with batch norm"),
         ({"weights": "/nothing.safetensors"}, "weights: .* has weights of its own"),
     ],
 )  # fmt: skip
