@@ -52,16 +52,19 @@ class Section(BaseModel):
         """
 
 
-def key(default: Value, meaning: str, *, values: str = "", **bounds: Any) -> Any:
+def key(default: Value, meaning: str, *, values: str = "", where: str = "", **bounds: Any) -> Any:
     """Declare a configuration key as a field of a :class:`Section`; its documentation is generated from this.
 
     Args:
         default: the default value.
         meaning: what the key does, in Markdown, with units.
         values: description of the allowed values, if type and bounds do not already define them.
+        where: with which values of other keys something reads this one, if not always: conditions such as
+            "mode=buffered", "aggregation=krum|median", "fleet.speed!=0", joined by " or ", and those by " and ";
+            "learns" in place of a key stands for what the method learns.
         bounds: constraints such as ``ge``, ``gt``, ``le``, ``lt`` and ``pattern``, passed to :func:`pydantic.Field`.
     """
-    return Field(default, description=meaning, json_schema_extra={"values": values}, **bounds)
+    return Field(default, description=meaning, json_schema_extra={"values": values, "where": where}, **bounds)
 
 
 class DataSettings(Section):

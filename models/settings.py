@@ -27,8 +27,10 @@ class AdapterSettings(Section):
         "none",
         "what is trained: the whole network; its last block; or beside that block LoRA, IA³ or a prompt's vectors",
     )
-    rank: int = key(8, "r, rank of LoRA's update B·A of a layer's weights", ge=1)
-    alpha: float = key(16.0, "α, LoRA's update is multiplied by α/r, with `adapter.rslora` by α/√r", gt=0)
+    rank: int = key(8, "r, rank of LoRA's update B·A of a layer's weights", ge=1, where="adapter.kind=lora")
+    alpha: float = key(
+        16.0, "α, LoRA's update is multiplied by α/r, with `adapter.rslora` by α/√r", gt=0, where="adapter.kind=lora"
+    )
     targets: str = key(
         "",
         'ends of the names of the layers that get LoRA or IA³, separated by commas; "": as peft has them for the '
@@ -38,7 +40,7 @@ class AdapterSettings(Section):
     dropout: float = key(0.0, "share of a LoRA layer's inputs that training sets to zero", ge=0, lt=1)
     rslora: bool = key(False, "scale LoRA by α/√r (Kalajdzievski 2023)")
     dora: bool = key(False, "LoRA of directions, with a trained magnitude of each output (DoRA, Liu et al. 2024)")
-    tokens: int = key(20, "for `kind = prompt`: vectors in front of a text", ge=1)
+    tokens: int = key(20, "for `kind = prompt`: vectors in front of a text", ge=1, where="adapter.kind=prompt")
     fixed: Literal["", "A"] = key("", 'LoRA matrices that stay as they are drawn, on all clients; "": none')
     correction: bool = key(
         False, "LoRA: whether the server adds a matrix to the weights of each adapted layer; methods that do set it"

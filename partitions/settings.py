@@ -237,11 +237,13 @@ class FederationSettings(SourceSettings):
         "2-3",
         "S, for `classes`: number of classes per client; with a range every client draws its own S",
         values='number, or a range such as `"2-3"`',
+        where="partitioner=classes",
     )
     class_assignment: Literal["random", "even", "shards"] = key(
         "even",
         "classes of each client: at random (PPFE, FLowDUP, FedGTST), evenly (PeFLL, pFedHN), or as shuffled shards, "
         "several of which may be of one class (LG-FedAvg's code)",
+        where="partitioner=classes",
     )
     samples_per_client: int = key(
         0,
@@ -249,22 +251,35 @@ class FederationSettings(SourceSettings):
         "([details](configuration.md#numbers-of-examples)); 0: all rows are used",
         ge=0,
     )
-    alpha: float = key(0.5, "α, concentration of the Dirichlet distribution, for `dirichlet`", gt=0, le=MOST_ALPHA)
+    alpha: float = key(
+        0.5,
+        "α, concentration of the Dirichlet distribution, for `dirichlet`",
+        gt=0,
+        le=MOST_ALPHA,
+        where="partitioner=dirichlet",
+    )
     dirichlet_over: Literal["clients", "classes"] = key(
-        "clients", "draw the distribution of each class over the clients, or of each client over the classes"
+        "clients",
+        "draw the distribution of each class over the clients, or of each client over the classes",
+        where="partitioner=dirichlet",
     )
     balanced: bool = key(
         False,
         "for `dirichlet-over = clients`: a client that has its share of all examples gets none of the remaining "
         "classes; sizes still differ",
+        where="partitioner=dirichlet and dirichlet-over=clients",
     )
     angles: Annotated[str, AfterValidator(_check_angles)] = key(
-        "0,90,180,270", "degrees from which each client's rotation is drawn, for `rotation`", values="numbers"
+        "0,90,180,270",
+        "degrees from which each client's rotation is drawn, for `rotation`",
+        values="numbers",
+        where="partitioner=rotation",
     )
     client_column: str = key(
         "",
         "column that names the clients, for `natural` and `grouped-natural`; several are joined by `+`",
         values='column, `a+b`, ""',
+        where="partitioner=natural|grouped-natural",
     )
     domain_column: str = key(
         "",
@@ -276,12 +291,16 @@ class FederationSettings(SourceSettings):
         "", "word vectors in GloVe's text format, for datasets of words", values='file, ""'
     )
     personalisation_ratio: Annotated[str, AfterValidator(_check_ratio)] = key(
-        "0.5", "for `synthetic-linear`: weight of each client's own model", values='0..1, or a range `"0,1"`'
+        "0.5",
+        "for `synthetic-linear`: weight of each client's own model",
+        values='0..1, or a range `"0,1"`',
+        where="dataset=synthetic-linear",
     )
     mdm_params: str = key(
         "",
         "distribution of clients' histograms, for `mdm` and `histograms` ([forms](methods/mdm.md#simulated-clients))",
         values='name, file, run folder, ""',
+        where="partitioner=mdm or dataset=histograms",
     )
     client_rows: Annotated[str, AfterValidator(check_rows)] = key(
         "",
@@ -315,7 +334,9 @@ class FederationSettings(SourceSettings):
         0, "number of canaries with wrong classes, for an [audit](privacy.md#audit); about half take part in training",
         ge=0,
     )  # fmt: skip
-    canary_unit: Literal["example", "client"] = key("example", "whether a canary is one example or a whole client")
+    canary_unit: Literal["example", "client"] = key(
+        "example", "whether a canary is one example or a whole client", where="canaries!=0"
+    )
     own: SerializeAsAny[Section] = NoHyper()
 
     def own_keys(self, kind: type[S]) -> S:

@@ -22,16 +22,30 @@ class PrivacySettings(Section):
     epsilon: float = key(
         0.0, "ε, privacy budget of the whole run, from which the noise multiplier is computed; 0: not given", ge=0
     )
-    delta: float = key(1e-5, "δ of the guarantee; usually less than 1 ÷ number of units", gt=0, le=MOST_DELTA)
+    delta: float = key(
+        1e-5,
+        "δ of the guarantee; usually less than 1 ÷ number of units",
+        gt=0,
+        le=MOST_DELTA,
+        where="privacy.unit!=none",
+    )
     noise_multiplier: float = key(0.0, "noise multiplier z, given instead of a budget; 0: not given", ge=0)
     clip_norm: float = key(
-        1.0, "C, norm to which a client's update or an example's gradient is clipped", gt=0, allow_inf_nan=True
+        1.0,
+        "C, norm to which a client's update or an example's gradient is clipped",
+        gt=0,
+        allow_inf_nan=True,
+        where="privacy.unit!=none",
     )
     clipping: Literal["flat", "layer"] = key(
-        "flat", "for `unit = client`: scale the whole update by one factor, or clip each of its L arrays to C/√L"
+        "flat",
+        "for `unit = client`: scale the whole update by one factor, or clip each of its L arrays to C/√L",
+        where="privacy.unit=client",
     )
     gradients: Literal["hooks", "ghost"] = key(
-        "hooks", "for `unit = example`: compute per-example gradients, or only their norms (ghost clipping)"
+        "hooks",
+        "for `unit = example`: compute per-example gradients, or only their norms (ghost clipping)",
+        where="privacy.unit=example",
     )
     clip_quantile: float = key(
         0.0, "for `unit = client`: γ, C follows this quantile of the updates' norms; 0: C is constant", ge=0, lt=1
@@ -40,6 +54,7 @@ class PrivacySettings(Section):
         "poisson",
         "for `unit = client`: sample each client independently, which amplifies privacy; cohorts of a fixed size; or "
         "slots: a client takes part in every E-th round ([more](privacy.md#clients))",
+        where="privacy.unit=client",
     )
     mechanism: Literal["gaussian", "tree", "matrix"] = key(
         "gaussian",

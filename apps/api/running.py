@@ -17,7 +17,8 @@ from florilegium.apps.engines.progress import silent, suitable
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import sections
 from florilegium.apps.reports.run_records import load_run
-from florilegium.apps.runs.experiment import carry_out_run, resolve
+from florilegium.apps.runs.experiment import carry_out_run, offered, resolve
+from florilegium.apps.settings.idle import warn_of_idle_keys
 from florilegium.apps.sweeps.named_runs import compare as carry_out_comparison
 from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.strategies.folder.main_figure import read_main
@@ -60,7 +61,8 @@ def run(
     """
     named = read_keywords(keys)
     overrides = resolve(recipe, [], named)
-    return Run(carry_out_run(overrides, named, _means(engine, workers, progress), on_evaluation))
+    warn_of_idle_keys(named, [overrides], offered(recipe))
+    return Run(carry_out_run(overrides, _means(engine, workers, progress), on_evaluation))
 
 
 class Comparison:

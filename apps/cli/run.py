@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 running = Group(RUN)
 
 
-def _carry_out(overrides: Mapping[str, Value], named: Mapping[str, Value], workers: int, engine: str) -> None:
-    """Carry out one run and print its folder; ``named``: what the user has given by ``--set``."""
+def _carry_out(overrides: Mapping[str, Value], workers: int, engine: str) -> None:
+    """Carry out one run and print its folder."""
     from florilegium.apps.runs.experiment import carry_out_run
 
     with stoppable():
-        print(carry_out_run(overrides, named, means_of(engine, workers)))
+        print(carry_out_run(overrides, means_of(engine, workers)))
 
 
 def _refuse_if_complete(run: Path, rounds: Value | None) -> None:
@@ -82,10 +82,12 @@ def run(
     if seeds is not None:
         several([], read_seeds(seeds), recipe, assignments, workers, engine, runs_dir)
         return
-    from florilegium.apps.runs.experiment import read_assignments, resolve
+    from florilegium.apps.runs.experiment import offered, read_assignments, resolve
+    from florilegium.apps.settings.idle import warn_of_idle_keys
 
     overrides = resolve(recipe, assignments or [], options_of(runs_dir))
-    _carry_out(overrides, read_assignments(assignments or []), workers, engine)
+    warn_of_idle_keys(read_assignments(assignments or []), [overrides], offered(recipe))
+    _carry_out(overrides, workers, engine)
 
 
 @running.add("florilegium check ppfe-cifar10-s2:fedper --set rounds=500")
@@ -93,10 +95,11 @@ def check(recipe: Recipe = None, assignments: Assignments = None) -> None:
     """Check a run's configuration and data without running it; list changed keys, and estimate what it takes."""
     from florilegium.apps.cli.tables import show
     from florilegium.apps.runs.check import check_run
-    from florilegium.apps.runs.experiment import read_assignments, resolve, warn_of_idle_keys
+    from florilegium.apps.runs.experiment import offered, read_assignments, resolve
+    from florilegium.apps.settings.idle import warn_of_idle_keys
 
     overrides = resolve(recipe, assignments or [], {})
-    warn_of_idle_keys(read_assignments(assignments or []), [overrides])
+    warn_of_idle_keys(read_assignments(assignments or []), [overrides], offered(recipe))
     found = check_run(overrides)
     rows = [(key, repr(value), repr(default)) for key, (value, default) in sorted(found.changed.items())]
     show(["key", "value", "default"], rows, "keys that differ from their defaults")
@@ -121,13 +124,15 @@ def resume(
 ) -> None:
     """Resume a stopped run from its last checkpoint, or continue a completed one for more rounds."""
     from florilegium.apps.runs.experiment import read_assignments, resolve
+    from florilegium.apps.settings.idle import warn_of_idle_keys
     from florilegium.strategies.folder.run_folder import find_run
 
     named = read_assignments(assignments or [])
     path = find_run(run, str(named.get("runs-dir", runs_folder(runs_dir))))
     _refuse_if_complete(path, named.get("rounds"))
     overrides = resolve(None, assignments or [], {**options_of(path.parent), "resume": path.name})
-    _carry_out(overrides, named, workers, engine)
+    warn_of_idle_keys(named, [overrides])
+    _carry_out(overrides, workers, engine)
 
 
 @running.add("florilegium reproduce RUN")

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from florilegium.apps.engines.base import Engine, Means, OnEvaluation
 from florilegium.apps.engines.progress import Display
-from florilegium.apps.methods.registry import table_of
 from florilegium.apps.runs.recipes import find_recipe
 from florilegium.apps.runs.run_list import resume_command
 from florilegium.apps.settings.configuration import Settings, complete, defaults, parse
@@ -26,13 +25,12 @@ from florilegium.common.places import read_utf8
 from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
 from florilegium.partitions.loading import dataset_of
-from florilegium.partitions.registry import file_keys, partitioner_table
+from florilegium.partitions.registry import file_keys
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.folder.claim import LOCK, refuse_if_claimed
 from florilegium.strategies.folder.results import read_summary
 from florilegium.strategies.folder.run_folder import find_run, has_results, read_config
-from florilegium.strategies.settings.server import TABLES
 
 log = logging.getLogger("flwr")
 
@@ -118,6 +116,21 @@ def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -
     return Layers(keys, under.variants | variants, sweeps, tune, own["published"])
 
 
+def offered(recipe: str | Path | None) -> list[Mapping[str, Value]]:
+    """Return the configurations that a recipe offers: its own and those it extends, also with each of their variants.
+
+    Raises:
+        ConfigurationError: as :func:`read_layers`.
+    """
+    name, beside, found = str(recipe or "").partition(":")[0], Path(), list[Mapping[str, Value]]()
+    while name:
+        layers = read_layers(name, beside)
+        found += [layers.keys, *(layers.keys | variant for variant in layers.variants.values())]
+        path, content = _read_toml(name, beside)
+        name, beside = content.get("extends", ""), path.parent
+    return found
+
+
 def _read_toml(name: str, beside: Path) -> tuple[Path, dict[str, Any]]:
     """Return the path and the contents of a recipe, searched in the folder ``beside`` and in ``apps/recipes``."""
     path = find_recipe(name, beside)
@@ -166,23 +179,6 @@ def _as_python_writes(text: str) -> bool | int | float | str:
     if re.fullmatch(r"[+-]?[0-9]+", text):
         return int(text)
     return float(text) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text) else text
-
-
-def warn_of_idle_keys(named: Iterable[str], wanted: Sequence[Mapping[str, Value]]) -> None:
-    """Log a warning for each key, of those that the user has named, whose table none of the runs reads.
-
-    Args:
-        named: the keys, such as "fedprox.mu".
-        wanted: the configurations of the runs, where they differ from the defaults.
-    """
-    used = {*TABLES}
-    for keys in wanted:
-        config = {**defaults(), **keys}
-        used |= {table_of(str(config["method"])), partitioner_table(str(config["partitioner"]))}
-    for key in named:
-        table, dot, _ = key.partition(".")
-        if dot and table not in used:
-            log.warning("%s: no effect, the runs read only the tables %s", key, ", ".join(sorted(used - {""})))
 
 
 def resolve(recipe: str | Path | None, assignments: Sequence[str], options: Mapping[str, Value]) -> dict[str, Value]:
@@ -295,14 +291,11 @@ def run_experiment(engine: Engine, overrides: Mapping[str, Value], display: Disp
     return path
 
 
-def carry_out_run(
-    overrides: Mapping[str, Value], named: Iterable[str], means: Means, on_evaluation: OnEvaluation | None = None
-) -> Path:
-    """Start an engine, carry out one run, log what is odd about it, and return its folder.
+def carry_out_run(overrides: Mapping[str, Value], means: Means, on_evaluation: OnEvaluation | None = None) -> Path:
+    """Start an engine, carry out one run, log its warnings, and return its folder.
 
     Args:
         overrides: the run configuration, where it differs from the defaults.
-        named: the keys that the user has named.
         means: how to carry it out.
         on_evaluation: see :data:`OnEvaluation`.
 
@@ -311,7 +304,6 @@ def carry_out_run(
     """
     from florilegium.apps.engines.registry import engine  # what only carries out part of a run needs none
 
-    warn_of_idle_keys(named, [overrides])
     with engine(means.engine, means.workers, [overrides], on_evaluation, fork=means.fork) as chosen:
         path = run_experiment(chosen, overrides, means.display)
     tell_warnings(path)

@@ -47,13 +47,18 @@ class TransferSettings(Section):
         values='dataset, ""',
     )
     transfer_rows: Annotated[str, AfterValidator(check_rows)] = key(
-        "", 'rows of the target dataset to use; "": all', values="`column=value\\|value`"
+        "",
+        'rows of the target dataset to use; "": all',
+        values="`column=value\\|value`",
+        where="transfer-target!=",
     )
-    transfer_train: Literal["classifier", "whole"] = key("classifier", "what is trained on the target dataset, by Adam")
-    transfer_epochs: int = key(20, "epochs on the target dataset", ge=1)
-    transfer_batch_size: int = key(256, "examples in a batch on the target dataset", ge=1)
-    transfer_learning_rate: float = key(0.001, "learning rate on the target dataset", gt=0)
-    transfer_weight_decay: float = key(0.0, "weight decay on the target dataset", ge=0)
+    transfer_train: Literal["classifier", "whole"] = key(
+        "classifier", "what is trained on the target dataset, by Adam", where="transfer-target!="
+    )
+    transfer_epochs: int = key(20, "epochs on the target dataset", ge=1, where="transfer-target!=")
+    transfer_batch_size: int = key(256, "examples in a batch on the target dataset", ge=1, where="transfer-target!=")
+    transfer_learning_rate: float = key(0.001, "learning rate on the target dataset", gt=0, where="transfer-target!=")
+    transfer_weight_decay: float = key(0.0, "weight decay on the target dataset", ge=0, where="transfer-target!=")
 
 
 class PackageSettings(Section):

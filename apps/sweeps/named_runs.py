@@ -27,13 +27,14 @@ from florilegium.apps.origins.hashes import origins_of
 from florilegium.apps.origins.package import project
 from florilegium.apps.origins.provenance import by_other_code
 from florilegium.apps.runs.experiment import (
+    offered,
     read_assignments,
     resolve,
     run_experiment,
     short_name,
-    warn_of_idle_keys,
 )
 from florilegium.apps.settings.configuration import complete, defaults, parse
+from florilegium.apps.settings.idle import warn_of_idle_keys
 from florilegium.apps.tuning.results import Chosen, read_tuned
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value, folder
@@ -123,7 +124,7 @@ def compare(
     named = {**read_assignments(assignments), **options}
     best = read_tuned(recipe, tuned, str(named.get("runs-dir", defaults()["runs-dir"]))) if tuned else None
     wanted = comparison(methods, seeds, recipe, assignments, options, best)
-    warn_of_idle_keys(named, [one.keys for one in wanted])
+    warn_of_idle_keys(named, [one.keys for one in wanted], offered(recipe))
     return wanted, carry_out(wanted, folder_of(wanted), means)
 
 

@@ -18,8 +18,9 @@ from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.reports.statistics import Estimate
 from florilegium.apps.reports.tables import PAIRS_MEANING, pairs_table, scale, shown
 from florilegium.apps.reports.writing import Report, remove_report
-from florilegium.apps.runs.experiment import recipe_name, warn_of_idle_keys
+from florilegium.apps.runs.experiment import offered, recipe_name
 from florilegium.apps.settings.configuration import TARGET, complete, defaults
+from florilegium.apps.settings.idle import warn_of_idle_keys
 from florilegium.apps.sweeps.named_runs import NamedRun, carry_out
 from florilegium.apps.sweeps.sweep import Sweep, read_sweep, runs_of
 from florilegium.common.errors import ConfigurationError
@@ -64,7 +65,7 @@ def carry_out_sweep(
         RunError: after the last run, if one failed; finished runs are kept.
     """
     wanted, runs_dir = runs_of(recipe, name, overrides), folder(str(complete(overrides)["runs-dir"]))
-    warn_of_idle_keys(overrides, [one.keys for one in wanted])
+    warn_of_idle_keys(overrides, [one.keys for one in wanted], offered(recipe))
     paths = carry_out(wanted, runs_dir, means).all()
     target = target or runs_dir / f"{recipe_name(recipe)}-{name}"
     title = f"{recipe_name(recipe)}: {name}"

@@ -17,8 +17,9 @@ from filelock import FileLock, Timeout
 from florilegium.apps.engines.base import Engine, Means
 from florilegium.apps.engines.progress import Display
 from florilegium.apps.engines.registry import engine as choose
-from florilegium.apps.runs.experiment import run_experiment, warn_of_idle_keys
+from florilegium.apps.runs.experiment import offered, run_experiment
 from florilegium.apps.settings.configuration import complete
+from florilegium.apps.settings.idle import warn_of_idle_keys
 from florilegium.apps.tuning.plan import read_plan
 from florilegium.apps.tuning.report import write_tuning
 from florilegium.apps.tuning.results import FILE as CHOSEN
@@ -59,7 +60,7 @@ def tune(
     """
     require_optuna()
     plan = read_plan(recipe, name, overrides)
-    warn_of_idle_keys(overrides, [subject.keys for subject in plan.subjects])
+    warn_of_idle_keys(overrides, [subject.keys for subject in plan.subjects], offered(recipe))
     with _alone(plan.folder), storage(plan.folder / FILE) as opened:
         studies = [MethodStudy(plan, subject, opened) for subject in plan.subjects]
         open_ones = [study for study in studies if study.remaining]

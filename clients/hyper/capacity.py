@@ -73,14 +73,23 @@ class RanksHyper(Levels):
         1e-6,
         "`hlora`: components are dropped, and not sent, whose singular value is at most this share of the layer's "
         "largest",
-        ge=0, lt=1,
+        ge=0, lt=1, where="method=hlora",
     )  # fmt: skip
     sparsity: bool = key(
-        True, "`hetlora`: clients' matrices count by the norms of their products B·A; false: as `weighting` says"
+        True,
+        "`hetlora`: clients' matrices count by the norms of their products B·A; false: as `weighting` says",
+        where="method=hetlora",
     )
     decay: float = key(
-        0.99, "`hetlora`: γ, share of its rank that a client keeps when it prunes; 1: nothing is pruned", gt=0, le=1
+        0.99,
+        "`hetlora`: γ, share of its rank that a client keeps when it prunes; 1: nothing is pruned",
+        gt=0,
+        le=1,
+        where="method=hetlora",
     )
     penalty: float = key(
-        0.005, "`hetlora`: λ, weight of the penalty on what a client would prune of its matrices", ge=0
+        0.005,
+        "`hetlora`: λ, weight of the penalty on what a client would prune of its matrices",
+        ge=0,
+        where="method=hetlora",
     )

@@ -30,13 +30,18 @@ class KMeansHyper(Section):
     choose_k: int = key(
         0, "largest k to try; the elbow method chooses k after step 2 of FedDP-Init; 0: k is fixed", ge=0
     )
-    dimensions: int = key(0, "dimension of the data subspace in FedDP-Init; 0: k, or `choose-k` if set", ge=0)
+    dimensions: int = key(
+        0, "dimension of the data subspace in FedDP-Init; 0: k, or `choose-k` if set", ge=0, where="method=feddp-kmeans"
+    )
     restarts: int = key(10, "restarts of k-means on the server; the best result is used", ge=1)
-    weight_threshold: float = key(5.0, "server points with a smaller noisy weight are dropped", ge=0)
+    weight_threshold: float = key(
+        5.0, "server points with a smaller noisy weight are dropped", ge=0, where="method=feddp-kmeans"
+    )
     margin: float = key(
         0.0,
         "step 3 of FedDP-Init uses only points whose projection is within this distance of its centre; 0: all points",
         ge=0,
+        where="method=feddp-kmeans",
     )
     min_count: float = key(
         2.0, "a cluster keeps its centre if its noisy count is below this many noise scales, or below 1", ge=0
@@ -91,7 +96,7 @@ class KMeansHyper(Section):
         "without noise and secure aggregation: whether devices return sums from which single rows can be computed "
         "([more](attacks.md#trajectories-of-centres))",
     )
-    local_k: int = key(0, "number of centres that each client finds in `k-fed`; 0: k", ge=0)
+    local_k: int = key(0, "number of centres that each client finds in `k-fed`; 0: k", ge=0, where="method=k-fed")
 
     @field_validator("split", "lloyds_split")
     @classmethod

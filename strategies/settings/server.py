@@ -51,7 +51,9 @@ class ServerSettings(FederationSettings, SharedSettings):
         "how updates are combined; all but `mean` tolerate `attackers`, need individual updates, and weight all "
         "clients equally",
     )
-    attackers: int = key(0, "number of clients with arbitrary updates that `aggregation` must tolerate", ge=0)
+    attackers: int = key(
+        0, "number of clients with arbitrary updates that `aggregation` must tolerate", ge=0, where="aggregation!=mean"
+    )
     server_optimizer: Literal["sgd", "fedadagrad", "fedadam", "fedyogi", "adam"] = key(
         "sgd",
         "server optimizer: SGD on the mean update, or an adaptive one ([formulas](methods/fedavg.md)); `adam`, with "
@@ -60,9 +62,14 @@ class ServerSettings(FederationSettings, SharedSettings):
     server_learning_rate: float = key(
         1.0, "learning rate of the server optimizer; adaptive ones need less, such as 0.1 or 0.01", gt=0
     )
-    server_momentum: float = key(0.0, "momentum of the server optimizer `sgd`", ge=0, lt=1)
+    server_momentum: float = key(
+        0.0, "momentum of the server optimizer `sgd`", ge=0, lt=1, where="server-optimizer=sgd"
+    )
     server_adaptivity: float = key(
-        1e-3, "adaptivity τ of the server optimizers `fedadagrad`, `fedadam`, `fedyogi`", gt=0
+        1e-3,
+        "adaptivity τ of the server optimizers `fedadagrad`, `fedadam`, `fedyogi`",
+        gt=0,
+        where="server-optimizer=fedadagrad|fedadam|fedyogi",
     )
     server_betas: str = key(
         "",
@@ -73,24 +80,30 @@ class ServerSettings(FederationSettings, SharedSettings):
         False, "adaptive server optimizers: divide the moments by 1 − β₁ᵗ and 1 − β₂ᵗ, since they start from 0"
     )
     secure_colluding: float = key(
-        0.1, "with secure aggregation: share of a cohort that may tell the server all they know", ge=0, lt=1
+        0.1,
+        "with secure aggregation: share of a cohort that may tell the server all they know",
+        ge=0,
+        lt=1,
+        where="secure-aggregation=true",
     )
     secure_vanishing: float = key(
         0.2,
         "with secure aggregation: share of a cohort that may vanish in an exchange; if more do, it fails",
         ge=0,
         lt=1,
+        where="secure-aggregation=true",
     )
     secure_failure: float = key(
         1e-9,
         "with secure aggregation: largest probability that an exchange fails, or reveals more than its sum, within "
         "these shares ([how it is used](secure-aggregation.md#parameters))",
-        gt=0, lt=1,
+        gt=0, lt=1, where="secure-aggregation=true",
     )  # fmt: skip
     secure_deviating: bool = key(
         False,
         "with secure aggregation: so many neighbours that not both secrets of a party come out, even if the server "
         "tells devices different things ([more](secure-aggregation.md#a-server-that-does-not-follow-the-protocol))",
+        where="secure-aggregation=true",
     )
     min_success: float = key(
         0.5, "share of a cohort that must succeed for the run to continue; one client must in any case", ge=0, le=1
@@ -100,6 +113,7 @@ class ServerSettings(FederationSettings, SharedSettings):
         "real devices: with `weighting = examples` a device counts for at most this many times the median number of "
         "training examples; 0: no limit",
         ge=0,
+        where="weighting=examples",
     )
     round_timeout: float = key(3600.0, "seconds that one exchange may take, by the virtual clock too", gt=0)
     roster_timeout: float = key(
@@ -117,7 +131,11 @@ class ServerSettings(FederationSettings, SharedSettings):
         values="`tensorboard`, `mlflow`, `wandb`, or [your own](extending.md#trackers)",
     )
     tracker_project: str = key(
-        "florilegium", "the name under which a tracker groups runs", pattern=r"\S", values="text, not empty"
+        "florilegium",
+        "the name under which a tracker groups runs",
+        pattern=r"\S",
+        values="text, not empty",
+        where="tracker!=",
     )
     evaluate_every: int = key(
         5, "rounds between evaluations with checkpoints; one more follows the last round; 0: only that one", ge=0

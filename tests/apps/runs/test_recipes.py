@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from florilegium.apps.methods.registry import METHODS, table_of
-from florilegium.apps.runs.experiment import read_layers, read_recipe, resolve, warn_of_idle_keys
+from florilegium.apps.runs.experiment import read_layers, read_recipe, resolve
 from florilegium.apps.runs.recipes import find_recipe, introduction, recipe_names
 from florilegium.apps.settings.configuration import complete, parse
 from florilegium.apps.sweeps.sweep import runs_of
@@ -146,23 +146,6 @@ def test_a_recipe_that_extends_nothing_known(tmp_path: Path) -> None:
 )
 def test_shipped_sweeps_are_valid(name: tuple[str, str]) -> None:
     assert runs_of(*name, {})
-
-
-@pytest.mark.parametrize(
-    ("keys", "wanted", "idle"),
-    [
-        (["fedprox.mu"], [{"method": "fedavg"}], ["fedprox.mu"]),
-        (["fedprox.mu"], [{"method": "fedavg"}, {"method": "fedprox"}], []),
-        (["rounds", "privacy.unit"], [{}], []),
-        (["shard.size"], [{"partitioner": "iid"}], ["shard.size"]),
-        (["shard.size"], [{"partitioner": "shard"}], []),
-    ],
-)
-def test_keys_without_effect_are_named(
-    keys: list[str], wanted: list[dict[str, str]], idle: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    warn_of_idle_keys(keys, wanted)
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == idle
 
 
 @pytest.mark.long
