@@ -159,7 +159,8 @@ class _Reader:
         if self._unlabeled(part):
             table = without_gaps(self.spec, table, name, self.notes)
             return self._examples(decode_inputs(self.spec, table, name, self.words), None, name)
-        if self.spec.y in table.column_names and not (self.spec.targets.numbers or self.spec.positions):
+        plain = self.spec.targets.numbers or self.spec.positions or self.spec.answers
+        if self.spec.y in table.column_names and not plain:
             labels = self._translated(table.column(self.spec.y).to_pylist())
             index = table.column_names.index(self.spec.y)
             table = table.set_column(index, self.spec.y, [labels])

@@ -188,6 +188,12 @@ class SourceSettings(DataSettings):
         "label column of a dataset without a schema; several columns of numbers are joined by `+`",
         values='column, `a+b`, ""',
     )
+    answer_column: str = key(
+        "",
+        "column of answers to the prompts in `input-column`, instead of a label, for `task = next-token`: the loss is "
+        "that of the answers ([more](pretrained.md#prompts-and-answers))",
+        values='column, ""',
+    )
     text_length: int = key(
         0,
         "characters of each text without a schema, 0: the longest training text, at most 200; or with a `tokenizer` "

@@ -60,6 +60,7 @@ class DatasetSpec:
             the hub nor a file in the hub's schema has them.
         revision: the commit of the hub's repository that its rows are of, a tag or a branch; "": the branch "main".
         tokenizer: folder of the tokenizer of "pieces".
+        answers: whether texts are prompts, and column y holds the answers, which stand behind them.
     """
 
     name: str
@@ -92,6 +93,7 @@ class DatasetSpec:
     raw: str = field(default="", repr=False)
     revision: str = field(default="", repr=False)
     tokenizer: str = field(default="", repr=False)
+    answers: bool = field(default=False, repr=False)
 
     @property
     def learned(self) -> Task:
@@ -110,7 +112,9 @@ class DatasetSpec:
         """What a task is told of the targets."""
         columns = (self.y, *self.further) if self.y else ()
         padding = OTHER if self.kind == "characters" else -1
-        return Targets(columns, self.classes, tuple(self.labels), self.positions, self.shape, self.codes, padding)
+        return Targets(
+            columns, self.classes, tuple(self.labels), self.positions, self.shape, self.codes, padding, self.answers
+        )
 
     def scaled_by(self, chosen: str) -> DatasetSpec:
         """Return the description with numbers of a table scaled as key ``standardise`` says.
@@ -139,6 +143,10 @@ class DatasetSpec:
             ConfigurationError: if its inputs are no texts, or there is no such tokenizer.
         """
         if not tokenizer:
+            if self.answers:
+                raise ConfigurationError(
+                    f"tokenizer: '{self.name}' has answers to prompts, which only a tokenizer reads"
+                )
             return self
         if self.kind not in ("characters", "words"):
             raise ConfigurationError(f"tokenizer: '{self.name}' has inputs of kind '{self.kind}', not texts")
@@ -160,6 +168,7 @@ class DatasetSpec:
         read = [tokenizer_hash(Path(self.tokenizer))] if self.tokenizer else []
         return [
             *read,
+            *(["answers"] if self.answers else []),
             *self.further,
             *([self.weight] if self.weight else []),
             *(self.table.further if self.table else []),

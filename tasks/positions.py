@@ -177,7 +177,8 @@ class SequenceLabels(Classification):
 class NextToken(SequenceLabels):
     """The next token of a sequence at each of its positions: targets are the inputs, moved by one.
 
-    The last position has no next token in the input and does not count; nor does padding to be predicted.
+    The last position has no next token in the input and does not count; nor does padding to be predicted. Where inputs
+    are prompts with answers behind them, only tokens of answers count.
     """
 
     title = "predicts the next token at each position"
@@ -201,10 +202,17 @@ class NextToken(SequenceLabels):
         return self.targets.codes
 
     def derived(self, x: NDArray[Any], stored: NDArray[Any]) -> NDArray[Any]:
-        """Return the inputs (n, length), moved by one; the stored targets are not used."""
+        """Return the inputs (n, length), moved by one.
+
+        Args:
+            x: the inputs.
+            stored: with answers, the place of each one's first token, (n,); not used without.
+        """
         y = np.full(x.shape, IGNORED, np.int64)
         y[:, :-1] = x[:, 1:]
         y[y == self.targets.padding] = IGNORED
+        if self.targets.answers:
+            y[np.arange(1, x.shape[1] + 1) < stored[:, None]] = IGNORED
         return y
 
     def encode(self, stored: NDArray[Any]) -> NDArray[Any]:

@@ -208,7 +208,12 @@ class _Work:
                         log.warning("%s: %s", self.source, self.notes[-1])
 
     def _label(self) -> list[str]:
-        """Return the label column, or several columns of numbers to predict."""
+        """Return the label column, or that of answers, or several columns of numbers to predict."""
+        if answer := self.keys.answer_column:
+            self._known("answer-column", answer)
+            if self.keys.label_column:
+                raise ConfigurationError("answer-column: label-column names a label, too; give one of the two")
+            return [answer]
         if self.keys.label_column:
             whole = self.keys.label_column
             columns = [whole] if whole in self._train.column_names else [part.strip() for part in whole.split("+")]
@@ -251,6 +256,13 @@ class _Work:
                         "rows in all; remove these rows, or name another column with label-column"
                     )
         column = self._train.column(label)
+        if self.keys.answer_column:
+            if not is_text(column.type):
+                raise ConfigurationError(
+                    f"answer-column: column '{label}' of {self.source} holds {column.type}, no texts"
+                )
+            self.notes.append(f"answers: column '{label}'")
+            return {"answer": label}
         if is_number(column.type):
             values = numbers_of(column, f"{self.source}, train: column '{label}'")
             distinct = len(np.unique(values))
