@@ -159,7 +159,7 @@ class _Reader:
         if self._unlabeled(part):
             table = without_gaps(self.spec, table, name, self.notes)
             return self._examples(decode_inputs(self.spec, table, name, self.words), None, name)
-        plain = self.spec.targets.numbers or self.spec.positions or self.spec.answers
+        plain = self.spec.targets.numbers or self.spec.positions or self.spec.responses
         if self.spec.y in table.column_names and not plain:
             labels = self._translated(table.column(self.spec.y).to_pylist())
             index = table.column_names.index(self.spec.y)

@@ -188,10 +188,10 @@ class SourceSettings(DataSettings):
         "label column of a dataset without a schema; several columns of numbers are joined by `+`",
         values='column, `a+b`, ""',
     )
-    answer_column: str = key(
+    response_column: str = key(
         "",
-        "column of answers to the prompts in `input-column`, instead of a label, for `task = next-token`: the loss is "
-        "that of the answers ([more](pretrained.md#prompts-and-answers))",
+        "column of responses to the prompts in `input-column`, instead of a label, for `task = next-token`: the loss "
+        "is that of the responses ([more](pretrained.md#prompts-and-responses))",
         values='column, ""',
     )
     text_length: int = key(

@@ -60,7 +60,7 @@ class DatasetSpec:
             the hub nor a file in the hub's schema has them.
         revision: the commit of the hub's repository that its rows are of, a tag or a branch; "": the branch "main".
         tokenizer: folder of the tokenizer of "pieces".
-        answers: whether texts are prompts, and column y holds the answers, which stand behind them.
+        responses: whether texts are prompts, and column y holds the responses, which stand behind them.
     """
 
     name: str
@@ -93,7 +93,7 @@ class DatasetSpec:
     raw: str = field(default="", repr=False)
     revision: str = field(default="", repr=False)
     tokenizer: str = field(default="", repr=False)
-    answers: bool = field(default=False, repr=False)
+    responses: bool = field(default=False, repr=False)
 
     @property
     def learned(self) -> Task:
@@ -113,7 +113,7 @@ class DatasetSpec:
         columns = (self.y, *self.further) if self.y else ()
         padding = OTHER if self.kind == "characters" else -1
         return Targets(
-            columns, self.classes, tuple(self.labels), self.positions, self.shape, self.codes, padding, self.answers
+            columns, self.classes, tuple(self.labels), self.positions, self.shape, self.codes, padding, self.responses
         )
 
     def scaled_by(self, chosen: str) -> DatasetSpec:
@@ -143,9 +143,9 @@ class DatasetSpec:
             ConfigurationError: if its inputs are no texts, or there is no such tokenizer.
         """
         if not tokenizer:
-            if self.answers:
+            if self.responses:
                 raise ConfigurationError(
-                    f"tokenizer: '{self.name}' has answers to prompts, which only a tokenizer reads"
+                    f"tokenizer: '{self.name}' has responses to prompts, which only a tokenizer reads"
                 )
             return self
         if self.kind not in ("characters", "words"):
@@ -168,7 +168,7 @@ class DatasetSpec:
         read = [tokenizer_hash(Path(self.tokenizer))] if self.tokenizer else []
         return [
             *read,
-            *(["answers"] if self.answers else []),
+            *(["responses"] if self.responses else []),
             *self.further,
             *([self.weight] if self.weight else []),
             *(self.table.further if self.table else []),

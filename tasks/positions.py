@@ -178,7 +178,7 @@ class NextToken(SequenceLabels):
     """The next token of a sequence at each of its positions: targets are the inputs, moved by one.
 
     The last position has no next token in the input and does not count; nor does padding to be predicted. Where inputs
-    are prompts with answers behind them, only tokens of answers count.
+    are prompts with responses behind them, only tokens of responses count.
     """
 
     title = "predicts the next token at each position"
@@ -206,12 +206,12 @@ class NextToken(SequenceLabels):
 
         Args:
             x: the inputs.
-            stored: with answers, the place of each one's first token, (n,); not used without.
+            stored: with responses, the place of each one's first token, (n,); not used without.
         """
         y = np.full(x.shape, IGNORED, np.int64)
         y[:, :-1] = x[:, 1:]
         y[y == self.targets.padding] = IGNORED
-        if self.targets.answers:
+        if self.targets.responses:
             y[np.arange(1, x.shape[1] + 1) < stored[:, None]] = IGNORED
         return y
 

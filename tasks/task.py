@@ -67,7 +67,7 @@ class Targets:
         inputs: shape of one input.
         codes: number of different tokens or characters, if inputs are such; else 0.
         padding: the code that fills up short inputs; -1: none does.
-        answers: whether inputs are prompts with answers behind them, and stored targets the answers' first places.
+        responses: whether inputs are prompts with responses behind them, and stored targets where these begin.
     """
 
     columns: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Targets:
     inputs: tuple[int, ...] = ()
     codes: int = 0
     padding: int = -1
-    answers: bool = False
+    responses: bool = False
 
     @property
     def numbers(self) -> bool:

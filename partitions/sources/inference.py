@@ -208,12 +208,12 @@ class _Work:
                         log.warning("%s: %s", self.source, self.notes[-1])
 
     def _label(self) -> list[str]:
-        """Return the label column, or that of answers, or several columns of numbers to predict."""
-        if answer := self.keys.answer_column:
-            self._known("answer-column", answer)
+        """Return the label column, or that of responses, or several columns of numbers to predict."""
+        if response := self.keys.response_column:
+            self._known("response-column", response)
             if self.keys.label_column:
-                raise ConfigurationError("answer-column: label-column names a label, too; give one of the two")
-            return [answer]
+                raise ConfigurationError("response-column: label-column names a label, too; give one of the two")
+            return [response]
         if self.keys.label_column:
             whole = self.keys.label_column
             columns = [whole] if whole in self._train.column_names else [part.strip() for part in whole.split("+")]
@@ -256,13 +256,13 @@ class _Work:
                         "rows in all; remove these rows, or name another column with label-column"
                     )
         column = self._train.column(label)
-        if self.keys.answer_column:
+        if self.keys.response_column:
             if not is_text(column.type):
                 raise ConfigurationError(
-                    f"answer-column: column '{label}' of {self.source} holds {column.type}, no texts"
+                    f"response-column: column '{label}' of {self.source} holds {column.type}, no texts"
                 )
-            self.notes.append(f"answers: column '{label}'")
-            return {"answer": label}
+            self.notes.append(f"responses: column '{label}'")
+            return {"response": label}
         if is_number(column.type):
             values = numbers_of(column, f"{self.source}, train: column '{label}'")
             distinct = len(np.unique(values))

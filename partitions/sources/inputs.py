@@ -15,7 +15,7 @@ from florilegium.common.errors import DataError
 from florilegium.common.text import encode
 from florilegium.partitions.sources.numbers import arrays_of
 from florilegium.partitions.sources.pictures import read_pictures
-from florilegium.partitions.sources.pieces import answered, tokens_of
+from florilegium.partitions.sources.pieces import tokens_of, with_responses
 from florilegium.partitions.sources.tables import encode_table
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec
@@ -93,9 +93,9 @@ def _pieces(spec: DatasetSpec, table: pyarrow.Table, how: Reading) -> NDArray[np
     cells: list[Any] = table.column(spec.x).to_pylist()
     _check_texts(cells, spec, how)
     where = f"{how.name}: column '{spec.x}'"
-    if spec.answers and spec.y in table.column_names:
-        answers = table.column(spec.y).to_pylist()
-        return answered(cells, answers, Path(spec.tokenizer), spec.shape[0], where, how.notes)[0]
+    if spec.responses and spec.y in table.column_names:
+        responses = table.column(spec.y).to_pylist()
+        return with_responses(cells, responses, Path(spec.tokenizer), spec.shape[0], where, how.notes)[0]
     return tokens_of(cells, Path(spec.tokenizer), spec.shape[0], where, how.notes)
 
 

@@ -81,28 +81,28 @@ def tokens_of(texts: Sequence[str], path: Path, length: int, name: str, notes: l
     return found
 
 
-def answered(
-    prompts: Sequence[str], answers: Sequence[str], path: Path, length: int, name: str, notes: list[str]
+def with_responses(
+    prompts: Sequence[str], responses: Sequence[str], path: Path, length: int, name: str, notes: list[str]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the tokens of prompts with their answers behind them, and where the answers begin.
+    """Return the tokens of prompts with their responses behind them, and where the responses begin.
 
-    An answer ends with the tokenizer's end of text, if it has one, so that a model learns where to stop.
+    A response ends with the tokenizer's end of text, if it has one, so that a model learns where to stop.
 
     Args:
         prompts: the prompts, as a model is to read them.
-        answers: an answer for each.
+        responses: a response for each.
         path: the folder of the tokenizer.
-        length: the most tokens of a prompt with its answer, which is cut there.
+        length: the most tokens of a prompt with its response, which is cut there.
         name: what they are, for messages.
-        notes: to which is added how many are cut, and how many answers are lost.
+        notes: to which is added how many are cut, and how many responses are lost.
 
     Returns:
-        Tokens (n, length), ``PADDING`` behind the last, and the place of each answer's first token, (n,).
+        Tokens (n, length), ``PADDING`` behind the last, and the place of each response's first token, (n,).
 
     Raises:
         DataError: if a text is empty.
     """
-    for texts, what in ((prompts, "prompt"), (answers, "answer")):
+    for texts, what in ((prompts, "prompt"), (responses, "response")):
         if blank := [row for row, text in enumerate(texts) if not isinstance(text, str) or not text.strip()]:
             raise DataError(
                 f"{name}: the {what} in row {blank[0]} is empty, or no text, and so are {len(blank) - 1} others; "
@@ -114,7 +114,7 @@ def answered(
     reads = tokenizer(path)
     ending = [] if reads.eos_token_id is None else [reads.eos_token_id]
     asked = reads([*prompts], verbose=False)["input_ids"]
-    said = reads([*answers], add_special_tokens=False, verbose=False)["input_ids"]
+    said = reads([*responses], add_special_tokens=False, verbose=False)["input_ids"]
     cut = lost = 0
     for row, (before, after) in enumerate(zip(asked, said, strict=True)):
         before = before[:-1] if before[-1:] == ending else before  # which a tokenizer puts behind each text
@@ -122,9 +122,9 @@ def answered(
         cut, lost = cut + (len(tokens) > length), lost + (len(before) >= length)
         found[row, : len(tokens)], starts[row] = tokens[:length], min(len(before), length)
     if cut:
-        none = f"; of {lost} nothing of the answer is left, so that they count for nothing" if lost else ""
+        none = f"; of {lost} nothing of the response is left, so that they count for nothing" if lost else ""
         notes.append(
-            f"{name}: {cut} of {len(prompts)} prompts with answers have more than {length} tokens, and are cut{none}"
+            f"{name}: {cut} of {len(prompts)} prompts with responses have more than {length} tokens, and are cut{none}"
         )
     return found, starts
 

@@ -16,7 +16,7 @@
     [vectors]                               # lists of numbers of this length, such as text embeddings
     embedding = 384
 
-``answer = "response"`` instead of label and labels names a column of answers to the prompts of ``[texts]``.
+``response = "response"`` instead of label and labels names a column of responses to the prompts of ``[texts]``.
 ``target = "price"`` instead of label and labels names a column of numbers to predict, ``target = ["x", "y"]`` several;
 ``scales = [[mean, deviation]]`` says how each is distributed (key ``target-scale``).
 ``task = "survival"`` or ``"package.module:attribute"`` names what is learned, if it is neither classification nor
@@ -121,7 +121,7 @@ class Schema(BaseModel):
     label: str = ""
     labels: tuple[str | int, ...] = ()
     target: str | tuple[str, ...] = ""
-    answer: str = ""
+    response: str = ""
     task: str = ""
     positions: tuple[PositiveInt, ...] = ()
     weight: str = ""
@@ -163,7 +163,7 @@ class Schema(BaseModel):
             return f"{flat[0]} has no positive standard deviation"
         inputs = [*table.columns, *(one.column for one in (self.pictures, self.texts, self.arrays) if one)]
         if leaks := [
-            name for name in (self.label, *self._targets, self.answer, self.weight) if name and name in inputs
+            name for name in (self.label, *self._targets, self.response, self.weight) if name and name in inputs
         ]:
             return f"column '{leaks[0]}' is an input, and also the target or the weight"
         if len({*table.columns}) < len(table.columns):
@@ -177,11 +177,11 @@ class Schema(BaseModel):
             return "fill goes with missing = 'median' and missing = 'indicator', and these need it"
         if self.target and (self.label or self.labels):
             return "label and labels name classes, and target numbers to predict; give one of the two"
-        if self.answer and (self.texts is None or self.target or self.label or self.labels):
-            return "answer goes with [texts] that are prompts, without label and target"
+        if self.response and (self.texts is None or self.target or self.label or self.labels):
+            return "response goes with [texts] that are prompts, without label and target"
         if len(single) > 1:
             return f"{' and '.join(single)} exclude each other"
-        if single and (table.features or not (self.target or self.answer or (self.label and self.labels))):
+        if single and (table.features or not (self.target or self.response or (self.label and self.labels))):
             return f"{single[0]} need label and labels (or target), and no other input columns"
         if self.scales and len(self.scales) != len(self._targets):
             return f"there are {len(self.scales)} scales for {len(self._targets)} targets"
@@ -195,12 +195,12 @@ class Schema(BaseModel):
 
     def spec(self, folder: Path) -> DatasetSpec:
         """Return the description of the dataset in ``folder``, whose name is used unless the schema has one."""
-        y, *further = self._targets or (self.answer or self.label,)
+        y, *further = self._targets or (self.response or self.label,)
         classes = 0 if self.target else max(1, len(self.labels))
         described = partial(
             DatasetSpec, self.name or folder.name, "", y=y, further=tuple(further), classes=classes, labels=self.labels,
             test=False, client_columns=self.clients, folder=str(folder),
-            task=self.task or ("next-token" if self.answer else ""), answers=bool(self.answer),
+            task=self.task or ("next-token" if self.response else ""), responses=bool(self.response),
             positions=self.positions, weight=self.weight, scales=self.scales,
         )  # fmt: skip
         if (p := self.pictures) is not None:

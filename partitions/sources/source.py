@@ -53,7 +53,7 @@ class Inference:
         weight_column: the column of weights.
         standardise: whose rows give the scales of a table's numbers; "": all training rows'.
         tokenizer: folder, name or hub id of what reads texts as tokens; "": they are characters or words.
-        answer_column: the column of answers, if texts are prompts.
+        response_column: the column of responses, if texts are prompts.
     """
 
     input_column: str = ""
@@ -68,7 +68,7 @@ class Inference:
     weight_column: str = ""
     standardise: str = ""
     tokenizer: str = ""
-    answer_column: str = ""
+    response_column: str = ""
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -117,7 +117,7 @@ class Source:
             s.input_column, s.label_column, s.text_length, s.image_size, s.input_columns, s.drop_columns,
             "" if s.missing == REFUSE else s.missing, "" if s.date_parts == DAYS else s.date_parts, s.date_format,
             s.weight_column, "" if s.standardise == "federation" else s.standardise,
-            "" if s.tokenizer == AUTO else s.tokenizer, s.answer_column,
+            "" if s.tokenizer == AUTO else s.tokenizer, s.response_column,
         )  # fmt: skip
         return Source(s.dataset, path, s.cache, local, bool(s.data_dir), embeddings, s.dataset_revision, keys)
 

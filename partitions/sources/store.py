@@ -96,10 +96,10 @@ def _check(folder: Path, spec: DatasetSpec, part: str, split: Split) -> None:
         fits = split.y.dtype == np.float32 and bool(np.isfinite(split.y).all())
     else:
         y = split.y[split.y != IGNORED] if spec.positions else split.y
-        most = spec.shape[0] if spec.answers else spec.classes - 1
+        most = spec.shape[0] if spec.responses else spec.classes - 1
         fits = y.dtype == np.int64 and 0 <= y.min(initial=0) <= y.max(initial=0) <= most
     if not fits:
-        coded = f"int64 {'places' if spec.answers else 'classes'} 0 to {most}"
+        coded = f"int64 {'places' if spec.responses else 'classes'} 0 to {most}"
         wanted = "finite float32 targets" if spec.targets.numbers else coded
         raise DataError(f"{folder / f'{part}-y.npy'}: found {split.y.dtype}; expected {wanted}")
 

@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from florilegium.common.errors import DataError
 from florilegium.common.text import ALPHABET
 from florilegium.partitions.sources.numbers import Cells, arrays_of, targets_of
-from florilegium.partitions.sources.pieces import answered
+from florilegium.partitions.sources.pieces import with_responses
 from florilegium.partitions.spec import DatasetSpec
 
 
 def decode_targets(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray[Any]:
-    """Decode the columns of targets of a table, as they are stored: int64 classes, or places where answers begin, or
+    """Decode the columns of targets of a table, as they are stored: int64 classes, or places where responses begin, or
     float32 numbers."""
-    if spec.answers:  # read with the prompts, whose notes are those of the inputs
-        prompts, answers = (table.column(column).to_pylist() for column in (spec.x, spec.y))
-        return answered(prompts, answers, Path(spec.tokenizer), spec.shape[0], f"{name}: column '{spec.y}'", [])[1]
+    if spec.responses:  # read with the prompts, whose notes are those of the inputs
+        prompts, responses = (table.column(column).to_pylist() for column in (spec.x, spec.y))
+        return with_responses(
+            prompts, responses, Path(spec.tokenizer), spec.shape[0], f"{name}: column '{spec.y}'", []
+        )[1]
     if spec.positions:
         return positions_of(spec, table.column(spec.y), f"{name}: column '{spec.y}'")
     if spec.targets.numbers:

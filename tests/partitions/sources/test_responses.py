@@ -1,4 +1,4 @@
-"""Prompts with answers, of which the answers alone are learned, compared with transformers used by hand."""
+"""Prompts with responses, of which the responses alone are learned, compared with transformers used by hand."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.models.transformer import build_transformer
 from florilegium.partitions.device_data import DeviceSchema, read_device
 from florilegium.partitions.loading import load_dataset
-from florilegium.partitions.sources.pieces import PADDING, answered
+from florilegium.partitions.sources.pieces import PADDING, with_responses
 from florilegium.tasks.losses import IGNORED
 from tests.pretrained import tiny_generator
 from tests.support import settings
 
-PROMPTS, ANSWERS = ["w0 w1", "w5", "w1 w2 w3"], ["w7", "w8 w9 w10", "w4"]
+PROMPTS, RESPONSES = ["w0 w1", "w5", "w1 w2 w3"], ["w7", "w8 w9 w10", "w4"]
 JOINED = [[1, 2, 8, 0], [6, 9, 10, 11, 0], [2, 3, 4, 5, 0]]  # the end of a text is 0, w0 is 1
 STARTS = [2, 1, 3]
 
 
 def _keys(folder: Path, **more: object):
-    table = pd.DataFrame({"question": PROMPTS * 4, "reply": ANSWERS * 4})
+    table = pd.DataFrame({"question": PROMPTS * 4, "reply": RESPONSES * 4})
     for part in ("train", "test"):
         table.to_csv(folder / f"{part}.csv", index=False)
     given = {
-        "dataset": str(folder), "answer_column": "reply", "model": f"transformers:{tiny_generator()}",
+        "dataset": str(folder), "response_column": "reply", "model": f"transformers:{tiny_generator()}",
         "tokenizer": str(tiny_generator()), "text_length": 8,
     }  # fmt: skip
     return settings(**(given | more))
 
 
-def test_an_answer_stands_behind_its_prompt_and_ends() -> None:
+def test_a_response_stands_behind_its_prompt_and_ends() -> None:
     notes: list[str] = []
-    tokens, starts = answered(PROMPTS, ANSWERS, tiny_generator(), 6, "it", notes)
+    tokens, starts = with_responses(PROMPTS, RESPONSES, tiny_generator(), 6, "it", notes)
     assert [[*row[row != PADDING]] for row in tokens] == JOINED
     assert starts.tolist() == STARTS
     assert not notes
 
 
-def test_what_is_cut_is_counted_and_so_is_what_loses_its_answer() -> None:
+def test_what_is_cut_is_counted_and_so_is_what_loses_its_response() -> None:
     notes: list[str] = []
-    tokens, starts = answered(PROMPTS, ANSWERS, tiny_generator(), 3, "it", notes)
+    tokens, starts = with_responses(PROMPTS, RESPONSES, tiny_generator(), 3, "it", notes)
     assert tokens.tolist() == [[1, 2, 8], [6, 9, 10], [2, 3, 4]]
     assert starts.tolist() == STARTS
     assert notes == [
-        "it: 3 of 3 prompts with answers have more than 3 tokens, and are cut; of 1 nothing of the answer is left, so "
-        "that they count for nothing"
+        "it: 3 of 3 prompts with responses have more than 3 tokens, and are cut; of 1 nothing of the response is left, "
+        "so that they count for nothing"
     ]
 
 
-@pytest.mark.parametrize(("prompts", "answers", "said"), [
-    (["w1", " "], ["w1", "w2"], "the prompt in row 1 is empty"), (["w1", "w2"], [None, "w2"], "the answer in row 0"),
+@pytest.mark.parametrize(("prompts", "responses", "said"), [
+    (["w1", " "], ["w1", "w2"], "the prompt in row 1 is empty"), (["w1", "w2"], [None, "w2"], "the response in row 0"),
 ])  # fmt: skip
-def test_an_empty_text_is_named(prompts: list[str], answers: list[str], said: str) -> None:
+def test_an_empty_text_is_named(prompts: list[str], responses: list[str], said: str) -> None:
     with pytest.raises(DataError, match=said):
-        answered(prompts, answers, tiny_generator(), 8, "it", [])
+        with_responses(prompts, responses, tiny_generator(), 8, "it", [])
 
 
-def test_only_tokens_of_answers_count(tmp_path: Path) -> None:
+def test_only_tokens_of_responses_count(tmp_path: Path) -> None:
     data = load_dataset(_keys(tmp_path))
     wanted = [[IGNORED, 8, 0], [9, 10, 11, 0], [IGNORED, IGNORED, 5, 0]]
     assert [row[: len(own)].tolist() for row, own in zip(data.train.y[:3], wanted, strict=True)] == wanted
@@ -90,15 +90,15 @@ def test_a_device_reads_them_with_columns_of_its_own(tmp_path: Path) -> None:
     data = load_dataset(_keys(tmp_path))
     own = tmp_path / "own"
     own.mkdir()
-    pd.DataFrame({"ask": PROMPTS, "say": ANSWERS}).to_csv(own / "train.csv", index=False)
+    pd.DataFrame({"ask": PROMPTS, "say": RESPONSES}).to_csv(own / "train.csv", index=False)
     found = read_device(own, data.spec, schema=DeviceSchema(columns={"question": "ask", "reply": "say"}))
     assert torch.equal(found.train.y, torch.from_numpy(data.train.y[:3]))
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ({"label_column": "question"}, "answer-column: label-column names a label, too"),
-    ({"tokenizer": "", "model": "char-lstm-steps"}, "answers to prompts, which only a tokenizer reads"),
-    ({"answer_column": "replies"}, "answer-column: 'replies' is not a column"),
+    ({"label_column": "question"}, "response-column: label-column names a label, too"),
+    ({"tokenizer": "", "model": "char-lstm-steps"}, "responses to prompts, which only a tokenizer reads"),
+    ({"response_column": "replies"}, "response-column: 'replies' is not a column"),
 ])  # fmt: skip
 def test_wrong_keys_are_refused(tmp_path: Path, more: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
