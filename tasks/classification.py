@@ -63,6 +63,13 @@ class Classification(Measured):
         return frozenset({CLASSES})
 
     @property
+    def family(self) -> str:
+        """A binomial or multinomial distribution of one class, unless the loss is another."""
+        if self.choices.loss or self.shape:
+            return ""
+        return "logistic" if self.classes == 2 else "multinomial"
+
+    @property
     def guess(self) -> float | None:
         """The cross-entropy of guessing all classes alike, ln C; of other losses it is not known."""
         return math.log(self.classes) if self.classes > 1 and not self.choices.loss else None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 IGNORED = -100
 """The class of positions that count for nothing, as PyTorch's ``cross_entropy`` has it."""
 
-LOGITS, LOGIT, NUMBER, RISK = "logits", "logit", "number", "risk"
-"""Forms of outputs: a logit for each class, one for yes, a number, and a score of risk."""
+LOGITS, LOGIT, NUMBER, RISK, LOG_RATE = "logits", "logit", "number", "risk", "log-rate"
+"""Forms of outputs: a logit for each class, one for yes, a number, a score of risk, the logarithm of a number."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,11 @@ def huber(outputs: Tensor, y: Tensor, choices: Choices) -> Tensor:
     return huber_loss(outputs, y, reduction="none")
 
 
+def poisson(outputs: Tensor, y: Tensor, choices: Choices) -> Tensor:
+    """Return μ − y + y·log(y/μ) of outputs log μ: −log p of a Poisson distribution, less that of μ = y."""
+    return outputs.exp() - y * outputs + y.xlogy(y) - y
+
+
 CROSS_ENTROPY = Loss("−log p of the target", {LOGITS: cross_entropy, LOGIT: yes_or_no})
 FOCAL = Loss("focal loss −(1 − p)^γ log p", {LOGITS: focal(cross_entropy), LOGIT: focal(yes_or_no)})
 SMOOTHED = Loss(
@@ -96,4 +101,5 @@ SMOOTHED = Loss(
 )  # fmt: skip
 SQUARED = Loss("squared error", {NUMBER: squared})
 ABSOLUTE = Loss("absolute error", {NUMBER: absolute})
+POISSON = Loss("μ − y + y·log(y/μ)", {LOG_RATE: poisson})
 HUBER = Loss("squared error of errors up to 1, then absolute", {NUMBER: huber})

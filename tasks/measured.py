@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
 from florilegium.common.text import listed
-from florilegium.tasks.losses import LOGIT, LOGITS, NUMBER, RISK, Loss
+from florilegium.tasks.losses import LOG_RATE, LOGIT, LOGITS, NUMBER, RISK, Loss
 from florilegium.tasks.metric import Metric, Seen, Shape, function_metric
 from florilegium.tasks.task import LOSS, Figure, Targets, Task
 from florilegium.tasks.weights import check_class_weights
@@ -51,7 +51,7 @@ def _read_loss(found: Any, reference: str) -> Loss:
             )
         return losses
 
-    return Loss(f"the function {reference}", dict.fromkeys((LOGITS, LOGIT, NUMBER, RISK), loss))
+    return Loss(f"the function {reference}", dict.fromkeys((LOGITS, LOGIT, NUMBER, RISK, LOG_RATE), loss))
 
 
 METRICS: Registry[type[Metric]] = Registry(
@@ -88,6 +88,7 @@ LOSSES: Registry[Loss] = Registry(
         "squared": "florilegium.tasks.losses:SQUARED",
         "absolute": "florilegium.tasks.losses:ABSOLUTE",
         "huber": "florilegium.tasks.losses:HUBER",
+        "poisson": "florilegium.tasks.losses:POISSON",
         "cox": "florilegium.tasks.cox:COX",
         "cox-in-order": "florilegium.tasks.cox:COX_IN_ORDER",
     },

@@ -21,6 +21,7 @@ TASKS: Registry[type[Task]] = Registry(
         "binary": "florilegium.tasks.classification:Binary",
         "multi-label": "florilegium.tasks.multi_label:MultiLabel",
         REGRESSION: "florilegium.tasks.regression:Regression",
+        "counts": "florilegium.tasks.counts:Counts",
         "survival": "florilegium.tasks.survival:Survival",
         SEQUENCE: "florilegium.tasks.positions:SequenceLabels",
         "next-token": "florilegium.tasks.positions:NextToken",

@@ -53,6 +53,11 @@ class Regression(OfColumns, Measured):
         return frozenset({NUMBERS} if self.shape == (1,) and self._plain else ())
 
     @property
+    def family(self) -> str:
+        """Normal errors of a single number."""
+        return "linear" if NUMBERS in self.offers else ""
+
+    @property
     def _plain(self) -> bool:
         """Whether the loss is the squared error in the targets' unit."""
         return self.choices.loss in ("", self.own_loss) and not self.choices.scales

@@ -20,12 +20,13 @@ from florilegium.tasks.choices import DEFAULTS, Choices
 if TYPE_CHECKING:
     from torch import Tensor
 
-CLASSES, PER_EXAMPLE, VECTOR, NUMBERS = "classes", "per-example", "vector", "numbers"
+CLASSES, PER_EXAMPLE, VECTOR, NUMBERS, FAMILY = "classes", "per-example", "vector", "numbers", "family"
 NEEDS: Mapping[str, str] = {
     CLASSES: "one class for each example",
     PER_EXAMPLE: "a loss of each example",
     VECTOR: "one vector of outputs for each input",
     NUMBERS: "one number for each example, with squared errors",
+    FAMILY: "the likelihood of a generalised linear model",
 }
 """What a method may need of a task, in words."""
 
@@ -163,13 +164,19 @@ class Task(ABC):
     @property
     def provides(self) -> frozenset[str]:
         """What the task offers of ``NEEDS``."""
-        follows = {PER_EXAMPLE: self.per_example, VECTOR: len(self.outputs) == 1}
+        follows = {PER_EXAMPLE: self.per_example, VECTOR: len(self.outputs) == 1, FAMILY: bool(self.family)}
         return self.offers | {name for name, given in follows.items() if given}
 
     @property
     def offers(self) -> frozenset[str]:
         """What it offers of ``NEEDS``, besides what follows from ``per_example`` and ``outputs``."""
         return frozenset()
+
+    @property
+    def family(self) -> str:
+        """The distribution of a generalised linear model whose −log p is the loss: "linear" for normal errors,
+        "logistic", "multinomial" or "poisson"; "": it is none."""
+        return ""
 
     @property
     def guess(self) -> float | None:

@@ -29,11 +29,12 @@ FLOORS = {
         "methods", "settings", "trackers", "origins", "assembly", "engines", "runs", "reports", "devices", "tuning",
         "sweeps", "api", "cli",
     ),
-    "clients": ("hyper", "core", "layers", "node", "clustering", "families"),
+    "clients": ("hyper", "core", "layers", "node", "clustering", "families", "statistics"),
+    "models": ("statistics",),
     "partitions": ("partitioners", "sources"),
     "privacy": ("secure_sum",),
     "research": ("attacks", "board", "ledger", "studies"),
-    "strategies": ("settings", "folder", "exchange", "layers", "core", "clustering", "families"),
+    "strategies": ("settings", "folder", "exchange", "layers", "core", "clustering", "families", "statistics"),
     "tasks": ("metrics",),
 }  # fmt: skip
 """The rooms of a layer, which are its folders, from the lowest up: a room imports only rooms below it."""

@@ -170,6 +170,11 @@ OWN_METHODS: dict[str, Method] = {
         f"{_STRATEGIES}.mdm:MDM", f"{_CLIENTS}.mdm:MDMClient", f"{_KEYS}.mdm:MDMHyper", task="histograms",
         new_clients="no model",
     ),
+    "glm": Method(
+        "Regression with exact sums, and its intervals", "McCullagh, Nelder 1989",
+        f"{_STRATEGIES}.statistics.glm:GLM", f"{_CLIENTS}.statistics.glm:GLMClient", f"{_KEYS}.statistics:GLMHyper",
+        implies={"model": "linear", "participation": 1.0},
+    ),
     "feddyn": Method(
         "Dynamically regularised local objectives", "Acar et al. 2021",
         f"{_STRATEGIES}.feddyn:FedDyn", f"{_CLIENTS}.feddyn:FedDynClient", f"{_KEYS}.federated:FedDynHyper",

@@ -19,7 +19,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.strategies.exchange.evaluation import summarise
 from florilegium.strategies.exchange.totals import Totals
 from florilegium.tasks.choices import Choices
-from florilegium.tasks.losses import IGNORED
+from florilegium.tasks.losses import IGNORED, LOG_RATE
 from florilegium.tasks.metric import MANY, ONE, TIMES
 from florilegium.tasks.registry import make_task
 from florilegium.tasks.task import NEEDS, Targets, Task
@@ -58,6 +58,10 @@ CASES: dict[str, tuple[Task, Callable[[int, torch.Generator], Tensor]]] = {
     "labels": (
         make_task("multi-label", Targets(("a", "b", "c")), EVERY),
         lambda n, g: torch.randint(2, (n, 3), generator=g).float(),
+    ),
+    "counts": (
+        make_task("counts", Targets(("a", "b"))),
+        lambda n, g: torch.randint(5, (n, 2), generator=g).float(),
     ),
     "times": (make_task("survival", Targets(("time", "event"))), _survival),
     "positions": (
@@ -181,6 +185,7 @@ def test_constant_predictions(case) -> None:
         if task.choices.scales:
             mean, std = torch.tensor(task.choices.scales, dtype=torch.float64).unbind(1)
             best = (best - mean) / std
+        best = best.log() if task.form == LOG_RATE else best
     assert task.constant(y.numpy()) == pytest.approx(task.measure(best, y)[task.main])
     assert math.isnan(task.constant(y[:0].numpy()))
 

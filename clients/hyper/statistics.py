@@ -1,0 +1,89 @@
+"""Keys of the statistics: generalised linear models."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.settings import Section, key
+from florilegium.privacy.delta import MOST_DELTA
+
+
+class GLMHyper(Section):
+    """Keys ``glm.*``."""
+
+    columns: str = key(
+        "", 'columns of a table that are in the model, separated by commas; "": all inputs', values='columns, ""'
+    )
+    intercept: Literal["common", "client", "random"] = key(
+        "common",
+        "one intercept for all clients; a fixed one for each client; or a random one for each client, in a linear "
+        "mixed model",
+    )
+    offset: str = key(
+        "",
+        'column of numbers whose coefficient is 1, such as the logarithm of an exposure; "": none',
+        values='column, ""',
+    )
+    ridge: float = key(
+        0.0,
+        "λ: the likelihood is penalised by λ/2 times the sum of squares of the coefficients of encoded inputs",
+        ge=0,
+    )
+    confidence: float = key(0.95, "share of the intervals that hold the true coefficient", gt=0, lt=1)
+    tolerance: float = key(
+        1e-16,
+        "stop when the expected rise of the log-likelihood is below this, in units of 1 + its absolute value",
+        gt=0,
+    )
+    privacy_unit: Literal["example", "none"] = key("none", "unit that the guarantee protects; `none`: no noise")
+    epsilon: float = key(1.0, "ε of the whole run", gt=0, where="glm.privacy-unit!=none")
+    delta: float = key(1e-06, "δ of the whole run", gt=0, le=MOST_DELTA, where="glm.privacy-unit!=none")
+    clip: float = key(
+        3.0,
+        "private runs: norm to which the encoded inputs of a row are clipped, with a 1 for the intercept",
+        gt=0,
+        where="glm.privacy-unit!=none",
+    )
+    steps: int = key(
+        6,
+        "private runs: number of Newton steps, among which ε is divided; linear models take 1",
+        ge=1,
+        where="glm.privacy-unit!=none",
+    )
+    target_bound: float = key(
+        0.0,
+        "private linear models: absolute value to which targets are clipped, known without the data",
+        ge=0,
+        where="glm.privacy-unit!=none",
+    )
+
+    def check_with(self, settings: Any) -> None:
+        """Check what an exact fit needs.
+
+        Raises:
+            ConfigurationError: if not all clients take part, clients scale inputs by themselves, or a private run has
+                keys that its guarantee does not cover.
+        """
+        if settings.participation < 1 or settings.cohort_size or settings.final_participation not in (0.0, 1.0):
+            raise ConfigurationError(
+                "participation: the sums of an exact fit are over all clients; set participation to 1, cohort-size and "
+                "final-participation to 0"
+            )
+        if settings.standardise == "client":
+            raise ConfigurationError(
+                "standardise: with 'client' a coefficient would have another unit at every client; set 'federation' or "
+                "'none'"
+            )
+        private = self.privacy_unit != "none"
+        if private and self.intercept != "common":
+            raise ConfigurationError(
+                f"glm.intercept: '{self.intercept}' and glm.privacy-unit do not go together: how far one row moves a "
+                "client's own intercept has no bound; set 'common'"
+            )
+        if private and self.offset:
+            raise ConfigurationError("glm.offset: a private run has none, since its rows are clipped; leave it out")
+        if private and settings.weight_column:
+            raise ConfigurationError("weight-column: in a private run all rows count 1; leave it out")
+        if self.intercept == "random" and (self.ridge or settings.weight_column):
+            raise ConfigurationError("glm.intercept: 'random' has neither glm.ridge nor weight-column; leave them out")

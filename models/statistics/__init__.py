@@ -1,0 +1,1 @@
+"""Statistics of rows that stay with their owners: exact sums, generalised linear models, inference."""

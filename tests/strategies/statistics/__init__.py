@@ -1,0 +1,1 @@
+"""Tests of the statistics\x27 server side."""
