@@ -17,7 +17,7 @@ from florilegium.common.seeds import torch_draws, torch_generator
 from florilegium.models.blocks import WHOLE, OneBlock
 from florilegium.models.dry_run import check_outputs, check_tensors, materialise, outputs, random_inputs, undisturbed
 from florilegium.models.parameters import trained
-from florilegium.models.trial import remarks_on
+from florilegium.models.trial import check_opened, tried
 
 _SHIFT = 0.05
 """Width of the random shift of parameters while outputs are compared, since a layer of zeros hides differences."""
@@ -53,7 +53,8 @@ def adapt(
 
     Returns:
         The blocks, with convolutions in channels-last layout where the module supports it; :class:`OneBlock` if the
-        module is not a sequence of blocks. Attribute ``remarks`` says what a user should know, in sentences about it.
+        module is not a sequence of blocks. Attribute ``found`` says what a user should know of it
+        (:class:`florilegium.models.trial.Found`).
 
     Raises:
         ValueError: if the module cannot be trained, or is not a sequence of the blocks that it states. The message
@@ -66,10 +67,27 @@ def adapt(
         first: Children = [] if _lay_out(module, x) else [(_unused("layout", module._modules), Plain())]
         whole = _sequence([*first, (WHOLE, module)])
         check_outputs(whole, x, (classes, *positions))
-        remarks = remarks_on(whole, x)
+        found = tried(whole, x)
         network = _blocks(module, first, x)
-    network.remarks = remarks  # type: ignore[assignment]
+    network.found = found  # type: ignore[assignment]
     return network
+
+
+def check_built_again(module: nn.Module, again: nn.Module, shape: tuple[int, ...], *, codes: int) -> None:
+    """Check that what becomes of ``module``, which :func:`adapt` has adapted, can be opened later.
+
+    Args:
+        module: the module.
+        again: what the same function has returned a second time, after other random draws.
+        shape, codes: those of :func:`adapt`.
+
+    Raises:
+        ValueError: if it cannot. The message continues a sentence about the network.
+    """
+    if again is not module:
+        x = random_inputs(shape, codes=codes)
+        materialise(again, x)
+        check_opened(module, again, x)
 
 
 def _lay_out(module: nn.Module, x: Tensor) -> bool:

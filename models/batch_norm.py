@@ -74,6 +74,31 @@ def measure(model: nn.Module, layers: Mapping[str, nn.Module], x: Tensor, batch:
 
 
 @torch.no_grad()
+def recompute(model: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Recompute the buffers of a network by one pass in training mode, in which no parameter changes.
+
+    Running statistics of batch norm become the means over the batches of each batch's mean and (unbiased) variance,
+    weighted by the batches' sizes. Other buffers become what the layers make of them, from what they were.
+
+    Args:
+        model: the network.
+        batches: inputs (b, …) each.
+    """
+    norms = norms_of(model).values()
+    momenta, count = [norm.momentum for norm in norms], 0
+    model.train()
+    try:
+        for x in batches:
+            count += len(x)
+            for norm in norms:
+                norm.momentum = len(x) / count
+            model(x)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+
+
+@torch.no_grad()
 def has_lone_channels(model: nn.Module, x: Tensor) -> bool:
     """Return whether some batch-norm layer receives a single number per channel for the one input ``x`` (1, …).
 

@@ -146,12 +146,15 @@ def build(
             raise ConfigurationError(
                 f"model: '{name}' returns {type(network).__name__} (found: {network!r:.60}), expected a torch.nn.Module"
             )
-        from florilegium.models.adapt import adapt  # imports PyTorch
+        from florilegium.models.adapt import adapt, check_built_again  # imports PyTorch
 
         try:
-            return adapt(network, shape, classes, codes=codes, positions=positions)
+            adapted = adapt(network, shape, classes, codes=codes, positions=positions)
+            with torch_draws(seed, "model", name, "again"):
+                check_built_again(network, builder(shape, classes), shape, codes=codes)
         except ValueError as error:
             raise ConfigurationError(f"model: '{name}' {error}") from error
+        return adapted
 
 
 def _check_positions(name: str, network: nn.Sequential, shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:

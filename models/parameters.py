@@ -65,6 +65,12 @@ def unexchanged(model: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in model.named_buffers() if name not in sent}
 
 
+def buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers of ``model`` that :func:`exchanged` contains, by name."""
+    own = trained(model)
+    return {name: tensor for name, tensor in exchanged(model).items() if name not in own}
+
+
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters of ``model`` that training changes, by name: those that are not frozen."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

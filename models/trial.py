@@ -1,4 +1,4 @@
-"""Try out what a run does with a network of another package: evaluate it twice, share it among clients, average, copy.
+"""Try out what a run does with a network of another package: evaluate twice, share among clients, average, copy, open.
 
 Errors are ``ValueError`` whose message continues a sentence about the network, as those of the dry run; so do remarks.
 """
@@ -6,41 +6,129 @@ Errors are ``ValueError`` whose message continues a sentence about the network, 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from florilegium.common.seeds import torch_generator
 from florilegium.models.dry_run import outputs, undisturbed
-from florilegium.models.parameters import exchanged, is_statistic
+from florilegium.models.parameters import buffers_of, is_statistic, whole
 
 _PASSES = 3
 """Passes in training mode after which buffers are compared."""
 _SCALES = (1.0, -10.0, 100.0)
 """Factors of the inputs for which outputs are compared with probabilities."""
+_SLIGHT = 0.1
+"""Width of random changes of parameters for which outputs stay of their kind."""
 _NEAR = 1e-4
 """Largest difference of what counts as equal, relative to the largest entry."""
 
 
-def remarks_on(network: nn.Module, x: Tensor) -> list[str]:
-    """Return what a user should know of a network that can be trained, in sentences about it.
+@dataclass(frozen=True)
+class Found:
+    """What has been found of a network that can be trained.
+
+    Attributes:
+        remarks: what a user should know in any case, in sentences about the network.
+        activation: "softmax" if outputs are distributions, "sigmoid" if they are single probabilities, "" otherwise.
+        directions: buffers of length 1 that training turns, of which no mean is one.
+        changing: other buffers of numbers that training changes, without batch norm's statistics.
+    """
+
+    remarks: tuple[str, ...] = ()
+    activation: Literal["", "softmax", "sigmoid"] = ""
+    directions: tuple[str, ...] = ()
+    changing: tuple[str, ...] = ()
+
+    def said(self, *, logits: bool, averaged: bool) -> list[str]:
+        """Return the remarks for a run, in sentences about the network.
+
+        Args:
+            logits: whether the run's loss takes outputs for logits.
+            averaged: whether its buffers become means over clients.
+
+        Raises:
+            ValueError: if they do, and are directions.
+        """
+        if averaged and self.directions:
+            raise ValueError(
+                f"has buffers of length 1 that training turns ('{self.directions[0]}'), as spectral normalisation has. "
+                "The mean of clients' is shorter, so that the averaged layer would be several times too large; set "
+                "buffers = 'recompute', or use weight normalisation "
+                "(torch.nn.utils.parametrizations.weight_norm) or max-grad-norm"
+            )
+        found = [*self.remarks]
+        if logits and self.activation:
+            found.append(
+                "returns probabilities, which the loss takes for logits, so that training is slow and losses stay "
+                f"high; leave out the {self.activation} at its end"
+            )
+        if averaged and self.changing:
+            found.append(
+                "has buffers that training changes and that are averaged over clients "
+                f"({', '.join(self.changing[:5])}); right for running means, but not for ranges, masks or codebooks, "
+                "which keep their meaning with buffers = 'first' or 'recompute'"
+            )
+        return found
+
+
+def tried(network: nn.Module, x: Tensor) -> Found:
+    """Try out what a run does with a network that can be trained.
 
     Args:
         network: the network, which is left as it was.
         x: a batch of inputs.
 
     Raises:
-        ValueError: if clients that share the network would disturb each other, the mean of clients' networks would be
-            none, or a trained network cannot be copied, as it is when it is opened.
+        ValueError: if clients that share the network would disturb each other, or a trained network cannot be copied,
+            as it is when it is opened.
     """
     with undisturbed(network):
-        found = [*_random(network, x)]
-        if not found:
+        remarks = tuple(_random(network, x))
+        if not remarks:
             _check_restored(network, x)
-        found += [*_probabilities(network, x), *_averaged(network, x)]
+        directions, changing = _turned(network, x)
+        found = Found(remarks, _activation(network, x), directions, changing)
         _check_copied(network, x)
     return found
+
+
+def check_opened(network: nn.Module, again: nn.Module, x: Tensor) -> None:
+    """Check that a finished network can be opened: built anew, with its parameters and buffers put back.
+
+    Args:
+        network: the network, which is left as it was.
+        again: one that has been built anew, with other random draws.
+        x: a batch of inputs.
+
+    Raises:
+        ValueError: if the two have other parameters or buffers, or with the same ones compute something else.
+    """
+    own, other = whole(network), whole(again)
+    shapes, others = ({name: tuple(tensor.shape) for name, tensor in of.items()} for of in (own, other))
+    if wrong := sorted(name for name in shapes.keys() | others.keys() if shapes.get(name) != others.get(name)):
+        name = wrong[0]
+        raise ValueError(
+            f"is another one each time it is built ('{name}' has shape {shapes.get(name, 'none')}, then "
+            f"{others.get(name, 'none')}), so that no model could be opened; let names and shapes follow from the "
+            "arguments of its function alone"
+        )
+    x = x.clone(memory_format=torch.contiguous_format)  # both as they are, without what adapts them to the suite
+    with undisturbed(network), torch.no_grad():
+        _shift(network, 0, _SLIGHT)  # a last layer of zeros would hide differences
+        for name, tensor in own.items():
+            other[name].copy_(tensor)
+        found, opened = _evaluated(network, x), _evaluated(again, x)
+        same = _same(found, opened) or not found.isfinite().all()
+    if not same:
+        raise ValueError(
+            "computes something else when it is built anew and its parameters and buffers are put back, as a finished "
+            "model is when it is opened: it draws what no file holds; make that a buffer of floating-point numbers "
+            "with register_buffer, and convert it where it is used, or draw it from a fixed seed"
+        )
 
 
 def _evaluated(network: nn.Module, x: Tensor, draw: int = 0) -> Tensor:
@@ -69,52 +157,47 @@ def _check_restored(network: nn.Module, x: Tensor) -> None:
         )
 
 
-def _probabilities(network: nn.Module, x: Tensor) -> Iterator[str]:
-    """Yield a sentence if all outputs are probabilities, which losses of logits need not be given."""
-    if not x.is_floating_point():
-        found = [_evaluated(network, x), _evaluated(network, _other(x))]
-    else:
-        found = [_evaluated(network, x * scale) for scale in _SCALES]
+def _activation(network: nn.Module, x: Tensor) -> Literal["", "softmax", "sigmoid"]:
+    """Return what a network seems to end with, "" if outputs are no probabilities."""
+    inputs = [x * scale for scale in _SCALES] if x.is_floating_point() else [x, _other(x)]
+    found = [_evaluated(network, one) for one in inputs]
     if found[0].shape[1] > 1 and all((y >= 0).all() and ((y.sum(dim=1) - 1).abs() <= _NEAR).all() for y in found):
-        yield (
-            "returns probabilities, which the cross-entropy takes for logits, so that training is slow and losses stay "
-            "high; leave out the softmax at its end"
-        )
+        return "softmax"
+    with undisturbed(network):
+        if _shares(found):
+            _shift(network, 0, _SLIGHT)  # a last layer of zeros has such outputs at first
+        return "sigmoid" if _shares([*found, *(_evaluated(network, one) for one in inputs)]) else ""
 
 
-def _averaged(network: nn.Module, x: Tensor) -> Iterator[str]:
-    """Yield a sentence on buffers of numbers that training changes and clients' mean may not preserve.
+def _shares(found: Sequence[Tensor]) -> bool:
+    return all((y >= 0).all() and (y <= 1).all() for y in found)
 
-    Raises:
-        ValueError: if some are directions, vectors of length 1, whose mean is shorter.
-    """
-    own = {id(parameter) for parameter in network.parameters()}
-    names = [name for name, tensor in exchanged(network).items() if not is_statistic(name)]
-    named = {name: tensor for name, tensor in network.named_buffers() if name in names and id(tensor) not in own}
+
+def _turned(network: nn.Module, x: Tensor) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of buffers of numbers that training changes: those of length 1, which it turns, and others."""
+    named = {name: buffer for name, buffer in buffers_of(network).items() if not is_statistic(name)}
     if not named:
-        return
-    ends, generator = [], torch_generator(0, "dry run", "trained copies")
-    for inputs in (x, _other(x)):
+        return (), ()
+    ends = []
+    for draw, inputs in enumerate((x, _other(x))):
         with undisturbed(network):
-            for parameter in network.parameters():  # as training would change them; some buffers follow weights
-                parameter.data.add_(torch.rand(parameter.shape, generator=generator) - 0.5)
+            _shift(network, draw)  # as training would change parameters; some buffers follow weights
             for number in range(_PASSES):
                 outputs(network, inputs, training=True, draw=number)
             ends.append({name: buffer.detach().clone() for name, buffer in named.items()})
     changed = [name for name, buffer in named.items() if any(not _same(buffer, end[name]) for end in ends)]
     lengths = {name: [float(one.norm()) for one in (named[name], *(end[name] for end in ends))] for name in changed}
-    directions = [name for name in changed if all(abs(length - 1) < 1e-3 for length in lengths[name])]
-    if directions := [name for name in directions if named[name].numel() > 1]:
-        raise ValueError(
-            f"has buffers of length 1 that training turns ('{directions[0]}'), as spectral normalisation has. The mean "
-            "of clients' is shorter, so that the averaged layer would be several times too large; use weight "
-            "normalisation (torch.nn.utils.parametrizations.weight_norm) or max-grad-norm"
-        )
-    if changed:
-        yield (
-            f"has buffers that training changes and that are averaged over clients ({', '.join(changed[:5])}); right "
-            "for running means, but not for ranges, masks or codebooks"
-        )
+    directions = [
+        name for name in changed if named[name].numel() > 1 and all(abs(length - 1) < 1e-3 for length in lengths[name])
+    ]
+    return tuple(directions), tuple(name for name in changed if name not in directions)
+
+
+def _shift(network: nn.Module, draw: int, width: float = 1.0) -> None:
+    """Change all parameters at random, by up to half of ``width``."""
+    generator = torch_generator(0, "dry run", "trained copies", draw)
+    for parameter in network.parameters():
+        parameter.data.add_(torch.rand(parameter.shape, generator=generator) - 0.5, alpha=width)
 
 
 def _check_copied(network: nn.Module, x: Tensor) -> None:

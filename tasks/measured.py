@@ -173,6 +173,11 @@ class Measured(Task):
 
     # ---------------------------------------------------------------------------------------- losses
 
+    @property
+    def logits(self) -> bool:
+        """Whether the loss takes outputs for logits; one of another package may take what it likes."""
+        return self.form in (LOGITS, LOGIT) and (self.choices.loss or self.own_loss) in LOSSES.own
+
     @cached_property
     def _loss(self) -> Function:
         """The loss of single targets."""

@@ -202,6 +202,11 @@ class Task(ABC):
         return ""
 
     @property
+    def logits(self) -> bool:
+        """Whether the loss takes a network's outputs for logits, so that they need be no probabilities."""
+        return False
+
+    @property
     def num_strata(self) -> int:
         """The number of strata, by which rows are divided among clients and held out; 0: there are none."""
         return 0

@@ -40,7 +40,7 @@ from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.dry_run import random_inputs
 from florilegium.models.frozen import Frozen
 from florilegium.models.mapped import map_frozen
-from florilegium.models.parameters import Arrays, parts_of
+from florilegium.models.parameters import Arrays, buffers_of, parts_of
 from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
@@ -116,7 +116,7 @@ class Assembly:
     def said(self, deployed: bool) -> Remarks:
         """Return what the user should know of the network, and of simulated clients' data."""
         found = Remarks() if deployed else remarks(self.settings)
-        told = [f"model: '{self.settings.model}' {one}" for one in getattr(self.network, "remarks", ())]
+        told = [f"model: '{self.settings.model}' {one}" for one in _of_network(self.settings, self.network)]
         return replace(found, warnings=(*told, *found.warnings))
 
     def provenance(self, roster: Roster, *, flower: bool) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Assembly:
         """
         from florilegium.strategies.core.federation import Setup  # not imported in client processes
         from florilegium.strategies.exchange.roster import Roster
-        from florilegium.strategies.layers import bound, robust
+        from florilegium.strategies.layers import bound, buffers, robust
 
         s, method, hyper = self.settings, self.method, self.hyper
         if s.privacy.unit == "client":
@@ -149,6 +149,8 @@ class Assembly:
             check_buffered(s, why_not(method, "buffered rounds", hyper))
         check_compression(s, why_not(method, "compressed updates", hyper))
         robust.check(s, why_not(method, "robust aggregation", hyper))
+        own, other = [*buffers_of(self.network)], "it does not state what its messages are"
+        buffers.check(s, other if stated is None else buffers.gap(stated), own)
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
         provenance = partial(self.provenance, flower=flower)
@@ -163,6 +165,7 @@ class Assembly:
             partial(chance, s),
             self.said,
             (self.whole, self.frozen),
+            own,
         )
         return method.strategy_class()(setup)
 
@@ -206,8 +209,25 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
     if settings.privacy.unit == "example":
         inputs = random_inputs(spec.shape, codes=spec.codes)
         check_example_privacy(settings, why_not(method, "protects examples", hyper), network, inputs)
+    try:
+        _of_network(settings, network)
+    except ValueError as error:
+        raise ConfigurationError(f"model: '{settings.model}' {error}") from error
     parts = parts_of(network, map_frozen(network, settings.cache))
     return Assembly(config, settings, hyper, method, network, *parts, augmentation, device, one_process)
+
+
+def _of_network(settings: Settings, network: nn.Module) -> list[str]:
+    """Return what was found when a network of another package was tried out, in sentences about it.
+
+    Raises:
+        ValueError: if the run cannot have the network (:meth:`florilegium.models.trial.Found.said`).
+    """
+    found = getattr(network, "found", None)
+    if found is None:
+        return []
+    said: list[str] = found.said(logits=dataset_of(settings).learned.logits, averaged=settings.buffers == "mean")
+    return said
 
 
 def open_folder(path: Path, config: Mapping[str, Value], method: str, watcher: Watcher | None = None) -> RunFolder:

@@ -26,13 +26,22 @@ from florilegium.clients.core.phases import ContractError, check_overrides, cont
 from florilegium.clients.core.reports import ENDINGS, Reports, measured, named
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
-from florilegium.clients.core.training import EVALUATION_BATCH, GradientHook, Group, Objective, evaluate, train
+from florilegium.clients.core.training import (
+    EVALUATION_BATCH,
+    GradientHook,
+    Group,
+    Objective,
+    evaluate,
+    in_batches,
+    least_batch,
+    train,
+)
 from florilegium.clients.core.wire import BESIDE, Work, of_network
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.common.seeds import torch_draws, torch_generator
 from florilegium.common.settings import Section
-from florilegium.models.batch_norm import BatchStatistics, give, measure, norms_of
-from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays
+from florilegium.models.batch_norm import BatchStatistics, give, measure, norms_of, recompute
+from florilegium.models.parameters import Arrays, arrays_of, buffers_of, exchanged, get_arrays, part, set_arrays
 from florilegium.partitions.clientdata import ClientData, Examples
 from florilegium.partitions.loading import task_of
 from florilegium.privacy.allowance import Allowance
@@ -234,6 +243,21 @@ class BaseClient(NumPyClient):
         if self.personalise():
             metrics = self.compared(evaluate(self.predictor, self.data.test, self.task), before)
         return Answer({}, len(self.data.test), metrics)
+
+    @phase
+    def recompute(self, arrays: Arrays) -> Answer:
+        """Recompute the buffers of the received model by one pass over the training examples, and return them.
+
+        Raises:
+            RunError: if batch norm needs more examples in a batch than there are.
+        """
+        set_arrays(self.model, arrays)
+        examples, least = self.data.train, least_batch(self.model, self.data.train)
+        if len(examples) < least:
+            raise RunError(f"batch norm needs at least {least} training examples, and it has {len(examples)}")
+        rows = in_batches(torch.arange(len(examples), device=examples.y.device), self.settings.batch_size, least)
+        recompute(self.model, (examples.x[batch] for batch in rows))
+        return Answer(arrays_of(buffers_of(self.model)), len(examples))
 
     # ----------------------------------------------------------------------------------------- hooks
 

@@ -55,6 +55,7 @@ class Setup:
             devices.
         network: all arrays of the network as the run's seed makes it, and the frozen ones of these; None: it is built
             when it is needed.
+        buffers: the names of those that are buffers.
     """
 
     settings: ServerSettings
@@ -67,6 +68,7 @@ class Setup:
     chance: Callable[[Collection[str]], float] = lambda clients: math.nan
     remarks: Callable[[bool], Remarks] = lambda deployed: Remarks()
     network: tuple[Arrays, Frozen] | None = None
+    buffers: Sequence[str] = ()
 
 
 class Method(Protocol):
@@ -96,7 +98,7 @@ class Federation:
         method: what is carried out.
 
     Attributes:
-        settings, client, roster, run, origins, provenance, chance, remarks: those of :class:`Setup`.
+        settings, client, roster, run, origins, provenance, chance, remarks, buffers: those of :class:`Setup`.
         task: what is learned.
         clients: what a method sees of the roster.
         bytes_down, bytes_up: bytes of arrays that training has sent to clients and received from them so far.
@@ -121,6 +123,7 @@ class Federation:
         self.provenance = setup.provenance
         self.chance = setup.chance
         self.remarks = setup.remarks
+        self.buffers = setup.buffers
         self.method = method
         self.bytes_down = 0
         self.bytes_up = 0
@@ -173,6 +176,11 @@ class Federation:
         return ClientState(
             path, server_round, self.lineage, self.checkpoint_round, self.identity, self.start.frozen, self.best_round
         )
+
+    @property
+    def exchanged(self) -> Sequence[str]:
+        """The names of what training changes of the network."""
+        return [*self.start.built.rest(self.start.whole)]
 
     # ---------------------------------------------------------------------------------------- cohorts
 

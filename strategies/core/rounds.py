@@ -163,6 +163,8 @@ class Rounds:
         down, up, started = federation.bytes_down, federation.bytes_up, time.perf_counter()
         try:
             model = strategy.train_round(this, model)
+            for layer in federation.layers:
+                model = layer.after(this, model)
         except BudgetSpentError as error:
             log.warning("round %d leaves the model as it is: %s", server_round, error)
         federation.attendance.add(this.record.asked, this.record.failures)

@@ -16,7 +16,7 @@ from florilegium.models.parameters import Arrays
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.expected import Expected
 from florilegium.strategies.exchange.population import Population
-from florilegium.strategies.exchange.requests import Exchange
+from florilegium.strategies.exchange.requests import Exchange, Reduce
 from florilegium.strategies.folder.run_folder import RunFolder
 from florilegium.strategies.layers.example_privacy import ClientAccounts
 from florilegium.strategies.settings.server import ServerSettings
@@ -33,6 +33,11 @@ class Running(Protocol):
     clients: Population
     identity: str
     accounts: ClientAccounts
+    buffers: Sequence[str]
+
+    @property
+    def exchanged(self) -> Sequence[str]:
+        """Return the names of what training changes of the network."""
 
     @property
     def reported(self) -> Reports:
@@ -52,6 +57,16 @@ class Running(Protocol):
 
     def shares(self) -> list[float]:
         """Return for each round the share of the trainable clients that are asked to train."""
+
+
+class Asks(Protocol):
+    """A round, which asks clients (:class:`florilegium.strategies.core.round.Round`)."""
+
+    def ask(
+        self, phase: str, cohort: Sequence[str], *, reduce: Reduce, send: Arrays | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None, out_of: int | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Ask ``cohort`` to carry out ``phase``; return the merged outcome."""
 
 
 class Layer:
@@ -131,6 +146,10 @@ class Layer:
     def settle(self, exchange: Exchange, outcome: Outcome) -> Outcome:
         """Return the outcome of an exchange after the layer has done with it what is to be done."""
         return outcome
+
+    def after(self, round: Asks, model: Arrays) -> Arrays:
+        """Return the model that ``round`` leaves, after the method has made ``model``."""
+        return model
 
     def spent(self, server_round: int) -> str:
         """Return why the coming round ``server_round`` cannot be carried out, "" if it can."""

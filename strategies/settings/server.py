@@ -54,6 +54,11 @@ class ServerSettings(FederationSettings, SharedSettings):
     attackers: int = key(
         0, "number of clients with arbitrary updates that `aggregation` must tolerate", ge=0, where="aggregation!=mean"
     )
+    buffers: Literal["mean", "first", "recompute"] = key(
+        "mean",
+        "the global model's buffers of numbers: the cohort's mean, its first client's, or recomputed by a further pass "
+        "([more](models.md#buffers))",
+    )
     server_optimizer: Literal["sgd", "fedadagrad", "fedadam", "fedyogi", "adam"] = key(
         "sgd",
         "server optimizer: SGD on the mean update, or an adaptive one ([formulas](methods/fedavg.md)); `adam`, with "
