@@ -12,15 +12,15 @@ import numpy as np
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pools import Pool, Section
 from florilegium.apps.reports.run_records import RunRecord
-from florilegium.apps.reports.statistics import Estimate, estimate
+from florilegium.apps.reports.statistics import CONFIDENCE, Estimate, estimate
 from florilegium.strategies.folder.attempts import read_provenance
 from florilegium.strategies.folder.main_figure import MainFigure, read_main
 from florilegium.strategies.folder.metrics_file import is_evaluated
 
 TARGET = 0.9
 """Effort is counted until this share of a run's final accuracy is reached."""
-APART = 2.0
-"""Standard errors by which the paired difference of two methods must exceed 0 to tell them apart."""
+LEVEL = 1 - CONFIDENCE
+"""Adjusted p-value below which two methods are told apart."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Entry:
 
     Attributes:
         label: the method's name on the board.
-        rank: the best and the worst rank that it may have: methods that cannot be told apart share ranks.
+        rank: the best and the worst rank that it may have: methods that cannot be told apart share ranks. None if
+            seeds that other methods have are missing.
         last: the main figure in the last evaluation.
         chosen: the main figure in the evaluation with the best one on held-back training examples of the seen clients;
             None if none are held back.
@@ -42,7 +43,7 @@ class Entry:
     """
 
     label: str
-    rank: tuple[int, int]
+    rank: tuple[int, int] | None
     last: Estimate
     chosen: Estimate | None
     best: Estimate
@@ -62,12 +63,12 @@ def entries(section: Section, group: str) -> list[Entry]:
     """Return the methods that have figures of a group of clients, the best first."""
     shown = [pool for pool in section.pools if pool.figure(group, pool.main.name)]
     ranked = ranks(Section(tuple(shown)), group)
-    found = [_entry(pool, group, ranked[pool.label]) for pool in shown]
+    found = [_entry(pool, group, ranked.get(pool.label)) for pool in shown]
     sign = -1 if found and found[0].main.higher else 1
     return sorted(found, key=lambda entry: sign * entry.last.mean if math.isfinite(entry.last.mean) else math.inf)
 
 
-def _entry(pool: Pool, group: str, rank: tuple[int, int]) -> Entry:
+def _entry(pool: Pool, group: str, rank: tuple[int, int] | None) -> Entry:
     name, best = pool.main.name, max if pool.main.higher else min
     last = pool.figure(group, name)
     assert last is not None
@@ -112,25 +113,27 @@ def _memory(run: RunRecord) -> float:
 
 
 def ranks(section: Section, group: str) -> dict[str, tuple[int, int]]:
-    """Return the best and the worst rank that each method may have.
+    """Return the best and the worst rank that each method may have, of those that have all seeds.
 
-    Two methods are told apart if the mean paired difference of their clients' main figures exceeds ``APART`` standard
-    errors, the larger one of those over clients and over seeds. A method's best rank counts those that are better than
-    it beyond doubt, its worst rank those that are not worse beyond doubt.
+    Two methods are told apart by the rule of all reports (:mod:`florilegium.apps.reports.pairs`): the paired t-test
+    over seeds, its p-value adjusted for all pairs of these methods by Holm's procedure, is below 5 %. A method's best
+    rank counts those that are better beyond doubt, its worst rank those that are not worse beyond doubt.
     """
-    better, worse = ({pool.label: 0 for pool in section.pools} for _ in range(2))
-    main = section.pools[0].main if section.pools else MainFigure()
-    for pair in pairs(section, main.name, group):
-        over = pair.difference
-        errors = [error for error in (over.over_clients.error, over.over_seeds.error) if not math.isnan(error)]
-        mean = over.over_seeds.mean
-        if errors and abs(mean) > APART * max(errors):
-            first, second = (pair.first, pair.second) if (mean > 0) == main.higher else (pair.second, pair.first)
+    most = max((len(pool.seeds) for pool in section.pools), default=0)
+    whole = Section(tuple(pool for pool in section.pools if len(pool.seeds) == most))
+    better, worse = ({pool.label: 0 for pool in whole.pools} for _ in range(2))
+    main = whole.pools[0].main if whole.pools else MainFigure()
+    for pair in pairs(whole, main.name, group):
+        if pair.p < LEVEL:
+            ahead = (pair.difference.over_seeds.mean > 0) == main.higher
+            first, second = (pair.first, pair.second) if ahead else (pair.second, pair.first)
             better[first] += 1
             worse[second] += 1
     return {label: (1 + better[label], len(better) - worse[label]) for label in better}
 
 
-def text_of(rank: tuple[int, int]) -> str:
-    """Return a rank in words: "3", or "1-4"."""
+def text_of(rank: tuple[int, int] | None) -> str:
+    """Return a rank in words: "3", or "1-4"; "" for none."""
+    if rank is None:
+        return ""
     return str(rank[0]) if rank[0] == rank[1] else f"{rank[0]}-{rank[1]}"

@@ -24,7 +24,7 @@ from florilegium.apps.tuning.report import about, choices
 from florilegium.common.figures import ShownFigure
 from florilegium.common.pages import Table, write_page, write_picture
 from florilegium.research.board.carry_out import TABLE, Board
-from florilegium.research.board.entries import APART, TARGET, Entry, entries, text_of
+from florilegium.research.board.entries import LEVEL, TARGET, Entry, entries, text_of
 from florilegium.research.board.published import published
 from florilegium.strategies.folder.attempts import read_provenance
 from florilegium.strategies.folder.main_figure import MainFigure
@@ -35,8 +35,9 @@ MEANING = (
     "round. *by validation*: in the evaluation with the best figure on held-back training examples of seen clients. "
     "*best on test*: the best of all evaluations on test examples, as many published tables have it; nobody can choose "
     "it without the test labels. *worst decile*: the worst tenth of the clients. *rank*: by the last figure; methods "
-    f"share ranks unless their paired difference exceeds {APART:g} standard errors, the larger of those over clients "
-    f"and over seeds. *MB*, *s*: sent both ways for all clients, and spent in training rounds, until {TARGET:.0%} of "
+    "share ranks unless the paired t-test over seeds tells them apart, with p below "
+    f"{LEVEL:.0%} after Holm's adjustment for all pairs; with three seeds it rarely does. A method without some of the "
+    f"seeds has none. *MB*, *s*: sent both ways for all clients, and spent in training rounds, until {TARGET:.0%} of "
     "the final one was reached. *peak MB*: memory of all processes together."
 )
 _GROUP_WORDS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,13 @@ MEANING = """\
   Values are recorded from the results pages, rounded as there, so that a mean may be 0.1 from the page's. No folders of
   runs are read.
 - *budget*: work of training relative to the paper's: rounds times clients a round, or what the setting says.
-- *verdict*: reproduced if the two are at most two points apart, or at most as far as both errors together. Otherwise
-  *higher* or *lower* says where our number lies, not which is better. A verdict holds for the setting and the budget of
-  its row.
+- *verdict*: by the 95 % interval of the difference, ours − published, Student's t over seeds. *Reproduced* if it lies
+  within a margin: two points, a tenth of counts, lengths and ε, a quarter of numbers that are differences themselves.
+  Otherwise *higher* or *lower* if 0 is not in it, which says where our number lies, not which is better, and *not
+  distinguishable* if it is. *No interval*: one seed has none, nor has a mean whose seeds are not recorded. The
+  paper's ± is part of the interval, a standard deviation of n runs divided by √n first; where it prints none, its
+  number is taken as exact. Runs with the paper's own draws (FLamby) differ by what was computed alone, and have an
+  interval of no width. A verdict holds for the setting and the budget of its row.
 - *runs*: number of the setting and command below the table; it leads to the results page, which has the whole protocol.
 - Numbers that a paper prints twice are listed once, averages over columns and figures without numbers not at all."""
 
@@ -46,26 +51,29 @@ def summary(papers: Sequence[Paper]) -> list[list[str]]:
 def page(papers: Sequence[Paper]) -> str:
     """Return the page in Markdown."""
     overview = summary(papers)
-    _, listed, ours, reproduced, higher, lower, _ = overview[-1]
+    listed, ours, *kinds, _ = overview[-1][1:]
+    told = ", ".join(f"{count} {kind}" for kind, count in zip(VERDICTS, kinds, strict=False))
     linked = [[f"[{row[0]}](#{anchor(row[0])})", *row[1:]] for row in overview[:-1]]
     parts = [
         "# Ledger",
         "<!-- Written by `florilegium ledger` from research/ledger: change its files. -->",
-        f"{listed} numbers that the papers print, beside ours. For {ours} of them there is a value of ours: "
-        f"{reproduced} are reproduced, {higher} come out higher and {lower} lower. For each of the others the page "
-        "says why it was not run.",
+        f"{listed} numbers that the papers print, beside ours. For {ours} of them there is a value of ours: {told}. "
+        "For each of the others the page says why it was not run.",
         table_of(HEAD, [*linked, overview[-1]]),
         "![Measured against published values](ledger.png)",
         MEANING,
         "## Does the order hold?",
         "Rank correlations of our values and the paper's, where the paper claims an order of methods and at least "
         "three of them have a value of ours: 1 is the same order, −1 the reverse. Methods are compared on the seeds "
-        "that all of them have.",
+        "that all of them have. *p*: how often chance alone gives a τ as far from 0. With three or four methods no "
+        "order differs from chance at 5 %, with five only the same order, or its reverse. Of one seed, p says nothing "
+        "of other seeds.",
         table_of(
-            ("paper", "table", "column", "methods", "seeds", "Kendall τ", "Spearman ρ"),
+            ("paper", "table", "column", "methods", "seeds", "Kendall τ", "p", "Spearman ρ"),
             [
                 [paper.published.title, order.table, order.column, str(order.n),
-                 ", ".join(map(str, order.seeds)) or "each its own", _signed(order.kendall), _signed(order.spearman)]
+                 ", ".join(map(str, order.seeds)) or "each its own", _signed(order.kendall),
+                 "" if math.isnan(order.p) else f"{order.p:.2g}", _signed(order.spearman)]
                 for paper in papers
                 for order in orders(paper)
             ],
@@ -120,14 +128,29 @@ def _made(runs: Runs) -> str:
 def _row(cell: Cell, used: list[Runs], results: str) -> list[str]:
     assert cell.measured
     ours, runs = cell.measured, cell.measured.runs
-    said = verdict(cell)
     text = ours.rounded(ours.mean) + ("" if ours.error is None else f" ± {ours.rounded(ours.error)}")
     number = 1 + next(at for at, known in enumerate(used) if known is runs)
     return [
         cell.row, cell.column, cell.published.text, text, str(len(runs.seeds)), runs.budget,
-        said if said == "reproduced" else f"{said} by {ours.rounded(abs(difference(cell)))}",
+        _told(cell),
         f"[{number}]({results}#{anchor(runs.section)})",
     ]  # fmt: skip
+
+
+def _told(cell: Cell) -> str:
+    """Return the verdict of a cell with a value of ours, with the difference where it is not reproduced."""
+    assert cell.measured
+    said, found = verdict(cell), difference(cell)
+    if said == "reproduced":
+        return said
+    size = cell.measured.rounded(abs(cell.measured.mean - cell.published.value))
+    if not float(size) and found.mean:
+        size = f"{abs(found.mean):.1g}"
+    above = f"{size} {'above' if found.mean > 0 else 'below'}" if found.mean else "equal"
+    if said == "no interval":
+        return f"{said}: {'one seed' if len(cell.measured.runs.seeds) == 1 else 'mean alone'}, {above}"
+    width = f" ± {found.margin:.2g}" if found.margin else ""
+    return f"{said}: {above},{width}" if said == "not distinguishable" else f"{said} by {size}{width}"
 
 
 def _not_run(cells: Sequence[Cell]) -> list[str]:

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from florilegium.apps.reports.pictures import MARKERS, colour, plain
 from florilegium.common.figures import ShownFigure
 from florilegium.research.ledger.records import Cell, Paper
-from florilegium.research.ledger.verdicts import TOLERANCE, Verdict, verdict
+from florilegium.research.ledger.verdicts import MARGIN, Verdict, verdict
 
-SHOWN: tuple[Verdict, ...] = ("reproduced", "higher", "lower")
+SHOWN: tuple[Verdict, ...] = ("reproduced", "higher", "lower", "not distinguishable", "no interval")
 COLUMNS = 3
 FEWEST = 5
 
@@ -36,18 +36,18 @@ def draw(papers: Sequence[Paper]) -> ShownFigure:
 
 
 def _drawn(paper: Paper) -> list[Cell]:
-    return [cell for cell in paper.cells if cell.unit in TOLERANCE]
+    return [cell for cell in paper.cells if cell.unit in MARGIN and cell.share is None]
 
 
 def _panel(axes: Axes, paper: Paper) -> None:
     for index, kind in enumerate(SHOWN):
         cells = [cell for cell in _drawn(paper) if verdict(cell) == kind]
-        scales = [2 / float(TOLERANCE[cell.unit]) for cell in cells]  # to points
+        scales = [2 / float(MARGIN[cell.unit]) for cell in cells]  # to points
         measured = [cell.measured for cell in cells if cell.measured]
         axes.errorbar(
             [s * float(cell.published.value) for s, cell in zip(scales, cells, strict=True)],
             [s * float(found.mean) for s, found in zip(scales, measured, strict=True)],
-            xerr=[s * float(cell.published.error or Decimal()) for s, cell in zip(scales, cells, strict=True)],
+            xerr=[s * float(cell.error or Decimal()) for s, cell in zip(scales, cells, strict=True)],
             yerr=[s * float(found.error or Decimal()) for s, found in zip(scales, measured, strict=True)],
             fmt=MARKERS[index], markersize=4, linewidth=0.8, linestyle="none", color=colour(index), alpha=0.8,
             label=kind,

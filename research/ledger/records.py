@@ -53,22 +53,33 @@ class _Record(BaseModel):
 
 
 class PrintedTable(_Record):
-    """A table of a paper, methods or settings in rows; ``ordered``: the paper claims an order of the rows."""
+    """A table of a paper, methods or settings in rows.
+
+    ``ordered``: the paper claims an order of the rows. ``share``: the share of a published number that counts as no
+    difference, where the unit's margin would not do, as for numbers that are differences themselves.
+    """
 
     name: str
     about: str
     unit: Unit = "%"
+    share: Decimal | None = None
     ordered: bool = False
     columns: list[str]
     rows: dict[str, list[Annotated[Published | None, BeforeValidator(_published)]]]
 
 
 class PublishedPaper(_Record):
-    """A paper's record: ``error`` says in words what its ± is."""
+    """A paper's record.
+
+    ``error`` says in words what its ± is, ``plus_minus`` whether it is the deviation of single runs, whose mean is
+    printed, or that mean's standard error; ``runs`` of how many runs.
+    """
 
     title: str
     source: str
     error: str
+    plus_minus: Literal["none", "deviation", "standard error"]
+    runs: int = Field(0, ge=0)
     tables: list[PrintedTable]
 
 
@@ -76,7 +87,8 @@ class Runs(_Record):
     """Runs that filled cells of a table: a list of cells for each row, in the order of ``columns``.
 
     ``section`` is the heading on the results page under which the values stand; ``budget`` the work relative to the
-    paper's, such as "0.3×"; ``setting`` says in words what the runs were.
+    paper's, such as "0.3×"; ``setting`` says in words what the runs were. ``same_draws``: they have the seeds, initial
+    models and batches of the paper's runs, so that the two means differ by no draw.
     """
 
     table: str
@@ -85,6 +97,7 @@ class Runs(_Record):
     seeds: list[int] = Field(default=[1], min_length=1)
     budget: str
     setting: str
+    same_draws: bool = False
     commands: list[str] = Field(min_length=1)
     values: dict[str, list[Annotated[tuple[Decimal, ...], BeforeValidator(_values)]]]
 
@@ -141,7 +154,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Cell:
-    """A published number, with our value or the reason why there is none."""
+    """A published number, with our value or the reason why there is none.
+
+    Attributes:
+        error: standard error of the published mean; None where it is not known.
+        runs: number of runs of which the published number is the mean; 0 where it is not known.
+        share: see :class:`PrintedTable`.
+    """
 
     row: str
     column: str
@@ -149,6 +168,9 @@ class Cell:
     published: Published
     measured: Measured | None
     why: str
+    error: Decimal | None = None
+    runs: int = 0
+    share: Decimal | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +215,7 @@ def read_paper(published: Path, measured: Path) -> Paper:
     """Return a paper from its two records; raises as :func:`papers` does."""
     printed, ours = read_published(published), _read(measured, MeasuredPaper)
     try:
-        return Paper(printed, ours, _filled(printed.tables, ours))
+        return Paper(printed, ours, _filled(printed, ours))
     except ConfigurationError as error:
         raise ConfigurationError(f"{measured}: {error}") from None
 
@@ -235,8 +257,9 @@ def _check_tables(tables: list[PrintedTable]) -> None:
                 )
 
 
-def _filled(tables: list[PrintedTable], ours: MeasuredPaper) -> list[Table]:
+def _filled(paper: PublishedPaper, ours: MeasuredPaper) -> list[Table]:
     """Return the papers' tables with our values and reasons in their cells."""
+    tables = paper.tables
     known = {table.name: table for table in tables}
     values: dict[tuple[str, str, str], Measured] = {}
     for runs in ours.runs:
@@ -266,7 +289,7 @@ def _filled(tables: list[PrintedTable], ours: MeasuredPaper) -> list[Table]:
                 _known(row, table.rows, f"row of {name}")
             for column in reason.columns:
                 _known(column, table.columns, f"column of {name}")
-    return [Table(table, _cells(table, values, ours.not_run)) for table in tables]
+    return [Table(table, _cells(paper, table, values, ours.not_run)) for table in tables]
 
 
 def _known(name: str, names: Iterable[str], kind: str) -> str:
@@ -276,8 +299,15 @@ def _known(name: str, names: Iterable[str], kind: str) -> str:
     return name
 
 
+def _error(paper: PublishedPaper, published: Published) -> Decimal | None:
+    """Return the standard error of a published mean; None where it is not known."""
+    if published.error is None or paper.plus_minus == "none":
+        return None
+    return published.error / Decimal(paper.runs).sqrt() if paper.plus_minus == "deviation" else published.error
+
+
 def _cells(
-    table: PrintedTable, values: dict[tuple[str, str, str], Measured], reasons: list[NotRun]
+    paper: PublishedPaper, table: PrintedTable, values: dict[tuple[str, str, str], Measured], reasons: list[NotRun]
 ) -> list[Cell]:  # fmt: skip
     cells = []
     for place, column in enumerate(table.columns):
@@ -299,5 +329,9 @@ def _cells(
                         "fill it in [[runs]], or give it one reason in [[not-run]]"
                     )
                 why = found[0]
-            cells.append(Cell(row, column, table.unit, published, measured, why))
+            cells.append(
+                Cell(
+                    row, column, table.unit, published, measured, why, _error(paper, published), paper.runs, table.share
+                )
+            )
     return cells

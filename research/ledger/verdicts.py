@@ -1,7 +1,12 @@
-"""Compare our values with the published ones: a verdict for each cell, rank correlations for orders of methods."""
+"""Compare our values with the published ones: a verdict for each cell, rank correlations for orders of methods.
+
+A number is reproduced if the interval of its difference, ours − published, lies within a margin that was fixed before:
+so few or scattered seeds reproduce nothing. Otherwise it is higher or lower if the interval excludes 0.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -9,34 +14,64 @@ from typing import Literal
 
 from scipy.stats import kendalltau, spearmanr
 
+from florilegium.apps.reports.statistics import Estimate
 from florilegium.research.ledger.records import Cell, Paper, Unit
 
-Verdict = Literal["reproduced", "higher", "lower", "not run"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "higher", "lower", "not run")
-TOLERANCE: dict[Unit, Decimal] = {"%": Decimal(2), "fraction": Decimal("0.02")}
-"""Differences up to which a value counts as reproduced, whatever the errors: two points; nothing for other units."""
+Verdict = Literal["reproduced", "higher", "lower", "not distinguishable", "no interval", "not run"]
+VERDICTS: tuple[Verdict, ...] = ("reproduced", "higher", "lower", "not distinguishable", "no interval", "not run")
+MARGIN: dict[Unit, Decimal] = {"%": Decimal(2), "fraction": Decimal("0.02")}
+"""Differences that count as none: two points. Numbers of other units have a share of what is published."""
+SHARE = Decimal("0.1")
+"""Share of a published number of another unit that counts as no difference."""
 FEWEST = 3
 """Number of rows from which on an order is compared."""
 
 
-def difference(cell: Cell) -> Decimal:
-    """Return ours minus the published value; the cell must have a value of ours."""
+def margin_of(cell: Cell) -> Decimal:
+    """Return the largest difference that counts as none: the table's share of the published value, or the unit's."""
+    if cell.share is None and cell.unit in MARGIN:
+        return MARGIN[cell.unit]
+    return (SHARE if cell.share is None else cell.share) * abs(cell.published.value)
+
+
+def difference(cell: Cell) -> Estimate:
+    """Return ours minus the published value, with the standard error of both together; the cell must have ours.
+
+    Errors of the two means add up as variances, with Welch and Satterthwaite's degrees of freedom. A paper that prints
+    no error is taken at its word, so that the interval is that of our seeds. The error is NaN where ours is not known,
+    and 0 between runs with the same draws.
+    """
     assert cell.measured
-    return cell.measured.mean - cell.published.value
+    mean, n = float(cell.measured.mean - cell.published.value), len(cell.measured.values)
+    if cell.measured.runs.same_draws:
+        return Estimate(mean, 0.0, n, math.inf)
+    if cell.measured.error is None:
+        return Estimate(mean, math.nan, n, 0)
+    ours, theirs = float(cell.measured.error), float(cell.error or 0)
+    total = ours**2 + theirs**2
+    if not total:
+        return Estimate(mean, 0.0, n, n - 1)
+    parts = ours**4 / (n - 1) + (theirs**4 / (cell.runs - 1) if theirs else 0.0)
+    return Estimate(mean, math.sqrt(total), n, total**2 / parts)
 
 
 def verdict(cell: Cell) -> Verdict:
     """Return whether a published number is reproduced, or whether ours is higher or lower as a number.
 
-    Reproduced: the values are at most two points apart, or at most as far as the paper's ± and our standard error
-    together. An error that is not known counts as zero.
+    "no interval": ours is of one seed, or the mean alone is known. "not distinguishable": the 95 % interval of the
+    difference has 0 in it and reaches beyond the margin.
     """
     if cell.measured is None:
         return "not run"
-    errors = (cell.published.error or Decimal()) + (cell.measured.error or Decimal())
-    if abs(difference(cell)) <= max(TOLERANCE.get(cell.unit, Decimal()), errors):
+    found = difference(cell)
+    if math.isnan(found.margin):
+        return "no interval"
+    low, high = found.mean - found.margin, found.mean + found.margin
+    if max(-low, high) <= float(margin_of(cell)) * (1 + 1e-9):  # 0.02 is no binary fraction
         return "reproduced"
-    return "higher" if difference(cell) > 0 else "lower"
+    if low <= 0 <= high:
+        return "not distinguishable"
+    return "higher" if low > 0 else "lower"
 
 
 def counts(cells: Sequence[Cell]) -> dict[Verdict, int]:
@@ -55,6 +90,7 @@ class Order:
         seeds: the seeds that all these rows have, over which they are compared; none: each has its own.
         kendall: Kendall's τ_b, from −1 to 1; nan if all values of a side are equal.
         spearman: Spearman's ρ, likewise.
+        p: two-sided p-value of no association, exact without ties: the share of the n! orders with a τ as large.
     """
 
     table: str
@@ -63,6 +99,7 @@ class Order:
     seeds: list[int]
     kendall: float
     spearman: float
+    p: float
 
 
 def orders(paper: Paper) -> list[Order]:
@@ -79,6 +116,11 @@ def orders(paper: Paper) -> list[Order]:
                 seeds = set.intersection(*(set(measured.runs.seeds) for _, measured in pairs))
                 theirs = [float(value) for value, _ in pairs]
                 ours = [float(measured.over(seeds)) for _, measured in pairs]
-                tau, rho = kendalltau(theirs, ours).statistic, spearmanr(theirs, ours).statistic
-                result.append(Order(table.printed.name, column, len(pairs), sorted(seeds), float(tau), float(rho)))
+                tau, rho = kendalltau(theirs, ours), spearmanr(theirs, ours).statistic
+                result.append(
+                    Order(
+                        table.printed.name, column, len(pairs), sorted(seeds), float(tau.statistic), float(rho),
+                        float(tau.pvalue),
+                    )
+                )  # fmt: skip
     return result

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
 from florilegium.apps.reports.pools import Pool, Section
 from florilegium.apps.reports.run_records import RunRecord
@@ -27,19 +30,35 @@ def _pool(label: str, *means: float, noise: float = 0.01) -> Pool:
     return Pool(label, tuple(runs))
 
 
-def test_methods_within_the_errors_share_their_ranks() -> None:
-    section = Section((_pool("a", 0.9, 0.9), _pool("b", 0.8, 0.82), _pool("c", 0.81, 0.80), _pool("d", 0.5, 0.5)))
+def test_methods_that_no_test_tells_apart_share_their_ranks() -> None:
+    means = {"a": (0.90, 0.901, 0.90), "b": (0.80, 0.82, 0.81), "c": (0.81, 0.80, 0.815), "d": (0.50, 0.501, 0.502)}
+    section = Section(tuple(_pool(label, *own, noise=0.0) for label, own in means.items()))
     assert ranks(section, "seen") == {"a": (1, 1), "b": (2, 3), "c": (2, 3), "d": (4, 4)}
-    assert [text_of(rank) for rank in ((1, 1), (2, 3))] == ["1", "2-3"]
+    assert [text_of(rank) for rank in ((1, 1), (2, 3), None)] == ["1", "2-3", ""]
 
 
-@pytest.mark.parametrize(
-    ("second", "noise", "apart"),
-    [((0.9, 0.6), 0.0, False), ((0.9, 0.88), 0.0, True), ((0.75, 0.74), 0.5, False), ((0.75,), 0.01, True)],
-)
-def test_the_larger_error_decides(second: tuple[float, ...], noise: float, apart: bool) -> None:
-    section = Section((_pool("a", 0.7, 0.7), _pool("b", *second, noise=noise)))
-    assert (ranks(section, "seen")["a"] == (2, 2)) == apart
+@pytest.mark.parametrize("others", [0, 1, 8])
+def test_a_pair_is_told_apart_as_by_a_paired_t_test_with_holms_adjustment(others: int) -> None:
+    """Of k equal methods beside a better one, all k pairs with it have p, and the others differ by chance alone."""
+    rng = np.random.default_rng(1)
+    base = rng.normal(0.7, 0.02, 4)
+    means = {"z": base + 0.01 + rng.normal(0, 0.0015, 4)}
+    means |= {f"m{number}": base + rng.normal(0, 0.0001, 4) for number in range(1 + others)}
+    section = Section(tuple(_pool(label, *map(float, own), noise=0.0) for label, own in means.items()))
+    names = [*means]
+    tests = sorted((float(ttest_rel(means[a], means[b]).pvalue), "z" in (a, b)) for a, b in combinations(names, 2))
+    rejected = 0
+    for number, (p, with_z) in enumerate(tests):
+        if p * (len(tests) - number) >= 0.05:
+            break
+        rejected += with_z
+    worst = ranks(section, "seen")["z"][1]
+    assert worst == len(names) - rejected
+
+
+def test_a_method_that_lacks_a_seed_has_no_rank() -> None:
+    section = Section((_pool("a", 0.9, 0.901, noise=0.0), _pool("b", 0.5), _pool("c", 0.7, 0.702, noise=0.0)))
+    assert ranks(section, "seen") == {"a": (1, 1), "c": (2, 2)}
 
 
 def _run(tmp_path: Path, seed: int, accuracies: list[float], validation: list[float] | None, memory: int) -> RunRecord:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 from decimal import Decimal
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
-from scipy.stats import kendalltau, sem
+from scipy.stats import kendalltau, sem, ttest_1samp, ttest_ind_from_stats
 from typer.testing import CliRunner
 
 from florilegium.apps.cli.app import cli
-from florilegium.apps.runs.experiment import read_recipe
+from florilegium.apps.cli.options import read_seeds
+from florilegium.apps.runs.experiment import read_layers, read_recipe
 from florilegium.apps.runs.recipes import table_names
 from florilegium.common.errors import ConfigurationError
 from florilegium.research.ledger.page import HEAD, anchor, page, summary
 from florilegium.research.ledger.records import Cell, Measured, Paper, Published, Runs, Unit, papers, read_paper
-from florilegium.research.ledger.verdicts import counts, orders, verdict
+from florilegium.research.ledger.verdicts import counts, difference, orders, verdict
 from tests.processes import ROOT
 
 PUBLISHED = """
 title = "Toy"
 source = "nobody"
 error = "standard deviation"
+plus-minus = "deviation"
+runs = 3
 
 [[tables]]
 name = "Table 1"
@@ -107,37 +113,73 @@ def _toy(folder: Path, published: str = PUBLISHED, measured: str = MEASURED) -> 
     return read_paper(folder / "published.toml", folder / "measured.toml")
 
 
-def _cell(published: str, ours: str, unit: Unit = "%", error: str = "") -> Cell:
-    runs = Runs.model_validate(
-        {
-            "table": "", "columns": [], "section": "", "budget": "", "setting": "", "commands": ["c"], "values": {},
-            "seeds": [1, 2, 3],
-        }
+def _cell(published: str, ours: str, unit: Unit = "%", error: str = "", runs: int = 0, **more: object) -> Cell:
+    """``error``: standard error of the published mean, of as many ``runs``."""
+    seeds = [*range(1, 1 + max(1, len(ours.split())))]
+    record = Runs.model_validate(
+        {"table": "", "columns": [], "section": "", "budget": "", "setting": "", "commands": ["c"], "values": {},
+         "seeds": seeds, "same-draws": more.pop("same_draws", False)}
     )  # fmt: skip
-    measured = Measured(tuple(map(Decimal, ours.split())), runs) if ours else None
-    return Cell("", "", unit, Published(Decimal(published), Decimal(error) if error else None, ""), measured, "")
+    measured = Measured(tuple(map(Decimal, ours.split())), record) if ours else None
+    given = Decimal(error) if error else None
+    return Cell("", "", unit, Published(Decimal(published), None, ""), measured, "", given, runs, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        (_cell("88.4", "86.4"), "reproduced"),  # two points
-        (_cell("88.4", "86.3"), "lower"),
-        (_cell("88.4", "90.4"), "reproduced"),
-        (_cell("88.4", "90.41"), "higher"),
-        (_cell("52", "59", error="7"), "reproduced"),  # the paper's error alone
-        (_cell("52", "59.1", error="7"), "higher"),
-        (_cell("50", "59 60 61", error="9.5"), "reproduced"),  # 10 ≤ 9.5 + 1/√3
-        (_cell("50", "59 60 61", error="9.4"), "higher"),  # 10 > 9.4 + 1/√3
-        (_cell("0.43", "0.45", "fraction"), "reproduced"),  # where 0.45 − 0.43 > 0.02 in floating point
-        (_cell("0.43", "0.46", "fraction"), "higher"),
-        (_cell("3", "3", "count"), "reproduced"),
-        (_cell("3", "2", "count"), "lower"),
+        # t(2) = 4.3027 times the standard error 0.1/√3 is 0.2484
+        (_cell("88.4", "86.6 86.7 86.8"), "reproduced"),  # −1.7 − 0.25 > −2
+        (_cell("88.4", "86.5 86.6 86.7"), "lower"),  # −1.8 − 0.25 < −2
+        (_cell("88.4", "90.1 90.2 90.3"), "higher"),
+        (_cell("88.4", "80 88 96"), "not distinguishable"),
+        (_cell("88.4", "88.4"), "no interval"),
+        (_cell("0.43", "0.45 0.45", "fraction"), "reproduced"),  # where 0.45 − 0.43 > 0.02 in floating point
+        (_cell("0.43", "0.46 0.46", "fraction"), "higher"),
+        (_cell("3", "3 3 3", "count"), "reproduced"),
+        (_cell("3", "2 2 2", "count"), "lower"),
+        (_cell("0.8", "0.24 0.24"), "reproduced"),  # two points are the whole of it
+        (_cell("0.8", "0.24 0.24", share=Decimal("0.25")), "lower"),
+        (_cell("0.8", "0.61 0.61", share=Decimal("0.25")), "reproduced"),
+        (_cell("0.748", "0.748", "fraction", same_draws=True), "reproduced"),
+        (_cell("0.748", "0.770", "fraction", same_draws=True), "higher"),
         (_cell("3", ""), "not run"),
     ],
 )
 def test_verdicts(cell: Cell, expected: str) -> None:
     assert verdict(cell) == expected
+
+
+@pytest.mark.parametrize("deviation", ["", "0.4", "3"])
+@pytest.mark.parametrize("ours", ["59 60 61", "59.9 60.0 60.2", "57 64 66 69", "52 61"])
+@pytest.mark.parametrize("published", ["55", "59", "62.5"])
+def test_intervals_are_those_of_welch(published: str, ours: str, deviation: str) -> None:
+    """Against scipy's tests of equal means: 0 is outside the 95 % interval where p < 0.05."""
+    values, n = [*map(float, ours.split())], 3
+    error = str(Decimal(deviation) / Decimal(n).sqrt()) if deviation else ""
+    cell = _cell(published, ours, error=error, runs=n)
+    if deviation:
+        mean, spread = np.mean(values), np.std(values, ddof=1)
+        given = (mean, spread, len(values), float(published), float(deviation), n)
+        p = ttest_ind_from_stats(*given, equal_var=False).pvalue
+    else:
+        p = ttest_1samp(values, float(published)).pvalue
+    found = difference(cell)
+    assert found.p == pytest.approx(p)
+    if verdict(cell) != "reproduced":
+        assert (verdict(cell) == "not distinguishable") == (p >= 0.05)
+    assert (verdict(cell) == "reproduced") == (abs(found.mean) + found.margin <= 2)
+
+
+def test_a_deviation_becomes_an_error(tmp_path: Path) -> None:
+    """± 1.0 of three runs is 1/√3 of their mean, where it is their deviation."""
+    errors = {
+        kind: [cell.error for cell in _toy(tmp_path, PUBLISHED.replace('"deviation"', f'"{kind}"')).cells if cell.error]
+        for kind in ("deviation", "standard error", "none")
+    }
+    assert float(errors["deviation"][0]) == pytest.approx(1 / math.sqrt(3))
+    assert errors["standard error"] == [1]
+    assert errors["none"] == []
 
 
 def test_errors_are_standard_errors_of_the_mean() -> None:
@@ -160,6 +202,8 @@ def test_rank_correlations(tmp_path: Path) -> None:
     assert order.kendall == pytest.approx((2 * sum(agreeing) - len(agreeing)) / len(agreeing))
     assert order.kendall == pytest.approx(2 / 3)
     assert order.seeds == [1, 2, 3]
+    more = sum(sum(a < b for a, b in combinations(other, 2)) in (0, 1, 5, 6) for other in permutations(range(4)))
+    assert order.p == pytest.approx(more / 24)  # of all orders of four, those with a τ of ±2/3 or ±1
     assert order.spearman == pytest.approx(1 - 6 * (1 + 1) / (4 * 15))  # ranks of two rows are exchanged
 
 
@@ -177,17 +221,19 @@ def test_orders_compare_means_where_no_seed_is_common(tmp_path: Path) -> None:
     (order,) = orders(toy)
     assert order.seeds == []
     assert order.kendall == pytest.approx(kendalltau((80, 60, 40, 20), (81, 60, 50, 20)).statistic)
-    assert "| Toy | Table 1 | a | 4 | each its own | 1.00 | 1.00 |" in page([toy])
+    assert "| Toy | Table 1 | a | 4 | each its own | 1.00 | 0.083 | 1.00 |" in page([toy])
 
 
 def test_cells_and_counts(tmp_path: Path) -> None:
     toy = _toy(tmp_path)
-    assert counts(toy.cells) == {"reproduced": 2, "higher": 2, "lower": 1, "not run": 5}
-    assert summary([toy, toy])[-1] == ["all", "20", "10", "4", "4", "2", "10"]
+    assert counts(toy.cells) == {
+        "reproduced": 0, "higher": 0, "lower": 0, "not distinguishable": 1, "no interval": 4, "not run": 5
+    }  # fmt: skip
+    assert summary([toy, toy])[-1] == ["all", "20", "10", "0", "0", "0", "2", "8", "10"]
     text = page([toy])
-    assert "| w | a | 80.0 | 81.0 ± 0.6 | 3 | 1× | reproduced | [1](toy.md#toy) |" in text
-    assert "| w | b | 70.0 ± 1.0 | 73.0 | 3 | 1× | higher by 3.0 | [1](toy.md#toy) |" in text
-    assert "| x | a | 60.0 | 30.0 | 3 | 1× | lower by 30.0 | [1](toy.md#toy) |" in text
+    assert "| w | a | 80.0 | 81.0 ± 0.6 | 3 | 1× | not distinguishable: 1.0 above, ± 2.5 | [1](toy.md#toy) |" in text
+    assert "| w | b | 70.0 ± 1.0 | 73.0 | 3 | 1× | no interval: mean alone, 3.0 above | [1](toy.md#toy) |" in text
+    assert "| x | a | 60.0 | 30.0 | 3 | 1× | no interval: mean alone, 30.0 below | [1](toy.md#toy) |" in text
     assert "- Too dear. *b*: x (71.0), z (10.0)" in text
     assert "- Forgotten. *a*: w (1.0), x (2.0), y (3.0)" in text
 
@@ -268,6 +314,26 @@ def test_commands_name_recipes_that_exist(ledger: list[Paper]) -> None:
     for kind, recipe, name in {match.groups() for match in found if match}:
         read_recipe(recipe)
         assert kind != "sweep" or name in table_names(recipe, "sweeps"), f"{recipe}: {name}"
+
+
+def _seeds(command: str) -> list[int] | None:
+    """Return the seeds of the runs that a command carries out; None for commands that have seeds of their own."""
+    kind, recipe, *rest = shlex.split(command)[1:]
+    layers, given = read_layers(recipe.partition(":")[0]), dict(word.split("=", 1) for word in rest if "=" in word)
+    if "--seeds" in rest:
+        return read_seeds(rest[rest.index("--seeds") + 1])
+    if "seed" in given:
+        return [int(given["seed"])]
+    own = layers.sweeps[rest[0]].get("seeds") if kind == "sweep" else None
+    return own or ([layers.keys.get("seed", 1)] if kind in ("run", "sweep") else None)
+
+
+def test_the_commands_of_a_row_carry_out_its_seeds(ledger: list[Paper]) -> None:
+    for paper in ledger:
+        for runs in paper.measured.runs:
+            found = [_seeds(command) for command in runs.commands]
+            if None not in found:
+                assert {seed for seeds in found for seed in seeds or []} == {*runs.seeds}, runs.commands
 
 
 def test_anchors_are_those_of_github() -> None:
