@@ -170,6 +170,12 @@ OWN_METHODS: dict[str, Method] = {
         f"{_STRATEGIES}.mdm:MDM", f"{_CLIENTS}.mdm:MDMClient", f"{_KEYS}.mdm:MDMHyper", task="histograms",
         new_clients="no model",
     ),
+    "describe": Method(
+        "What clients' tables hold, and who differs", "reference",
+        f"{_STRATEGIES}.statistics.describe:Describe", f"{_CLIENTS}.statistics.describe:DescribeClient",
+        f"{_KEYS}.statistics:DescribeHyper", task="histograms", new_clients="no model",
+        implies={"model": "linear", "participation": 1.0},
+    ),
     "glm": Method(
         "Regression with exact sums, and its intervals", "McCullagh, Nelder 1989",
         f"{_STRATEGIES}.statistics.glm:GLM", f"{_CLIENTS}.statistics.glm:GLMClient", f"{_KEYS}.statistics:GLMHyper",

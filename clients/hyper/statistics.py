@@ -87,3 +87,31 @@ class GLMHyper(Section):
             raise ConfigurationError("weight-column: in a private run all rows count 1; leave it out")
         if self.intercept == "random" and (self.ridge or settings.weight_column):
             raise ConfigurationError("glm.intercept: 'random' has neither glm.ridge nor weight-column; leave them out")
+
+
+class DescribeHyper(Section):
+    """Keys ``describe.*``."""
+
+    by_client: bool = key(
+        True, "whether each client's tables are described beside those of all; with secure sums set it to false"
+    )
+    min_count: int = key(
+        5, "smallest count that is shown; smaller ones are hidden, and others so that subtraction finds none", ge=0
+    )
+    privacy_unit: Literal["example", "none"] = key("none", "unit that the guarantee protects; `none`: no noise")
+    epsilon: float = key(1.0, "ε of the whole run", gt=0, where="describe.privacy-unit!=none")
+    delta: float = key(1e-06, "δ of the whole run", gt=0, le=MOST_DELTA, where="describe.privacy-unit!=none")
+
+    def check_with(self, settings: Any) -> None:
+        """Check that all clients take part, and that noise is added to sums over them.
+
+        Raises:
+            ConfigurationError: if not.
+        """
+        if settings.participation < 1 or settings.cohort_size or settings.final_participation not in (0.0, 1.0):
+            raise ConfigurationError(
+                "participation: a description is of all clients; set participation to 1, cohort-size and "
+                "final-participation to 0"
+            )
+        if self.privacy_unit != "none" and self.by_client:
+            raise ConfigurationError("describe.by-client: noise protects sums over all clients; set it to false")

@@ -81,6 +81,10 @@ OWN: Mapping[str, Keys] = {
     "hetlora": RANKS | {"ranks.decay": 0.5},
     "hlora": RANKS,
     "flux": {"flux.warmup-rounds": 0},
+    "describe": {
+        "model": "linear", "dataset": "histograms", "partitioner": "natural", "num-clients": 6,
+        "samples-per-client": 12, "mdm-params": "medium-2", "participation": 1.0, "rounds": 1,
+    },
     "glm": {"model": "linear", "participation": 1.0, "glm.ridge": 1.0},
     "mdm": {
         "model": "linear", "dataset": "histograms", "partitioner": "natural", "num-clients": 30,

@@ -1,0 +1,122 @@
+"""Descriptions of tables, client side: counts of values, and sums of numbers, of the client's training rows.
+
+Where each client is described by itself, it hides what is too small before anything leaves it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.clients.core.base import Answer, BaseClient
+from florilegium.clients.core.phases import phase
+from florilegium.clients.core.training_facts import Training
+from florilegium.clients.hyper.statistics import DescribeHyper
+from florilegium.common.errors import RunError
+from florilegium.models.parameters import Arrays
+from florilegium.models.statistics import exact
+from florilegium.models.statistics.suppression import hidden, shown
+from florilegium.partitions.described_columns import Described, columns_of
+from florilegium.partitions.loading import dataset_of
+
+Array = NDArray[np.float64]
+
+FEW = 3
+"""Count, mean and deviation of a column of this many values give away how often each occurs."""
+
+
+class DescribeClient(BaseClient):
+    """Counts and adds up its training rows."""
+
+    training = Training("it protects its sums itself; set describe.privacy-unit and describe.epsilon")
+    uses_finetuning = "never"
+    augments = False
+    hyper: DescribeHyper
+
+    @phase
+    def moments(self, arrays: Arrays) -> Answer:
+        """Return ``moments`` (3, 1 + 2d): exact parts of the number of rows, known values, and sums of d numbers.
+
+        Numbers whose sum would give a small count away count as unknown.
+        """
+        known = self._known
+        values = np.column_stack([np.ones(len(known)), known, np.where(known, self._numbers, 0.0)])
+        return Answer({"moments": exact.parts(values)}, len(known))
+
+    @phase
+    def squares(self, arrays: Arrays) -> Answer:
+        """Return ``squares`` (d,), the sums of (x − center)²."""
+        centred = np.where(self._known, self._numbers - arrays["center"], 0.0)
+        return Answer({"squares": (centred**2).sum(axis=0)}, len(centred))
+
+    @phase
+    def products(self, arrays: Arrays) -> Answer:
+        """Return ``products`` (d, d), Σ zzᵀ of z = (x − center) / scale, 0 where unknown; ``pairs``, Σ z²[known]ᵀ."""
+        known = self._known & arrays["usable"].astype(bool)
+        z = np.where(known, (self._numbers - arrays["center"]) / arrays["scale"], 0.0)
+        return Answer({"products": z.T @ z, "pairs": (z**2).T @ known.astype(np.float64)}, len(z))
+
+    @phase
+    def count(self, arrays: Arrays) -> Answer:
+        """Return ``cells`` (N,), the tables of all columns one after the other; small counts are hidden."""
+        center, scale = iter(arrays["center"]), iter(arrays["scale"])
+        tables = []
+        for one in self._columns:
+            numbers = bool(one.places) and not one.words
+            table = one.count(self._x, self._y, next(center) if numbers else 0, next(scale) if numbers else 1)
+            tables.append(shown(table, self.hyper.min_count) if self.hyper.by_client else table)
+        return Answer({"cells": np.concatenate(tables)}, len(self._x))
+
+    @phase
+    def train(self, arrays: Arrays) -> Answer:
+        """Raise :class:`RunError`, since clients have no model to train."""
+        raise RunError("method 'describe' trains no models of clients")
+
+    @phase
+    def test(self, arrays: Arrays) -> Answer:
+        """Raise :class:`RunError`, since clients have no model to test."""
+        raise RunError("method 'describe' makes no models of clients")
+
+    # --------------------------------------------------------------------------------------- details
+
+    @cached_property
+    def _columns(self) -> list[Described]:
+        return columns_of(dataset_of(self.settings))
+
+    @cached_property
+    def _x(self) -> Array:
+        x: Array = self.data.train.x.double().numpy(force=True)
+        return x
+
+    @cached_property
+    def _y(self) -> NDArray[np.int64]:
+        return self.task.strata(self.data.train.y.numpy(force=True))
+
+    @property
+    def _of_numbers(self) -> list[Described]:
+        return [one for one in self._columns if one.places and not one.words]
+
+    @cached_property
+    def _numbers(self) -> Array:
+        """The numbers, (n, d)."""
+        return self._x[:, [one.places[0] for one in self._of_numbers]]
+
+    @cached_property
+    def _known(self) -> NDArray[np.bool_]:
+        """Which numbers are there and may be added up, (n, d).
+
+        A column is left out if sums of its few values, or how many there are, would give a small count away.
+        """
+        lacking = [one.lacks(self._x) for one in self._of_numbers]
+        known = ~np.stack(lacking, axis=1) if lacking else np.zeros((len(self._x), 0), bool)
+        if not self.hyper.by_client:
+            return known
+        for j in range(known.shape[1]):
+            counts = np.unique(self._numbers[known[:, j], j], return_counts=True)[1]
+            counts = counts if len(counts) <= FEW else np.array([counts.sum()])
+            table = np.append(counts, (~known[:, j]).sum()).astype(np.float64)
+            if hidden(table, self.hyper.min_count).any():
+                known[:, j] = False
+        return known

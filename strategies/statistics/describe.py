@@ -1,0 +1,188 @@
+"""Descriptions of tables, server side: what all clients hold, and which of them differs, before anything is trained.
+
+Sums of numbers give means, then deviations, then bins; counts in bins give quantiles and histograms. A private run only
+counts, in bins of the schema's scales. The description is written to ``description.json`` and ``description.html``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.clients.hyper.statistics import DescribeHyper
+from florilegium.common.errors import ConfigurationError
+from florilegium.common.files import write_text
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.parameters import Arrays
+from florilegium.models.statistics import exact
+from florilegium.partitions.described_columns import Described, columns_of
+from florilegium.partitions.loading import dataset_of
+from florilegium.privacy.accounting import Release, multiplier, total
+from florilegium.privacy.noise import draw, secret_generator
+from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.core.federation import Setup
+from florilegium.strategies.core.round import Round
+from florilegium.strategies.exchange.messages import Messages
+from florilegium.strategies.folder.run_folder import Checkpoint
+from florilegium.strategies.statistics.description import column_facts, compared, page, problems
+
+Array = NDArray[np.float64]
+log = logging.getLogger("flwr")
+
+JSON, HTML = "description.json", "description.html"
+
+
+class Describe(CohortStrategy):
+    """Describes the clients' tables, by sums over clients or by client."""
+
+    models: ClassVar[Literal["global", "own", "none"]] = "none"
+    hyper: DescribeHyper
+
+    @staticmethod
+    def messages(hyper: DescribeHyper) -> Messages:
+        """Return what clients return: sums, or each its own tables."""
+        return Messages(
+            "single" if hyper.by_client else "statistics",
+            own_privacy="it protects its sums itself; set describe.privacy-unit and describe.epsilon",
+        )
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.hyper.check_with(self.settings)
+        self._columns = columns_of(dataset_of(self.settings))
+        self._numbers = [one for one in self._columns if one.places and not one.words]
+        self._found: dict[str, Any] = {}
+        self._private = self.hyper.privacy_unit != "none"
+
+    def server_part(self, arrays: Arrays) -> Arrays:
+        """Return no arrays, since nothing is trained."""
+        return {}
+
+    def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:
+        """Raise :class:`ConfigurationError`, since nothing is trained."""
+        raise ConfigurationError("init: method 'describe' trains nothing; leave it out")
+
+    def groups(self) -> dict[str, list[str]]:
+        """Return no groups: there is no model to evaluate."""
+        return {}
+
+    def finished(self, server_round: int) -> bool:
+        """Return true: one round describes everything."""
+        return True
+
+    def train_round(self, round: Round, model: Arrays) -> Arrays:
+        """Ask all clients for their sums and counts; write the description."""
+        d = len(self._numbers)
+        center, scale, moments = np.zeros(d), np.ones(d), None
+        if not self._private:
+            names, parts = self._ask(round, "moments", {}, {"moments": (3, 1 + 2 * d)})
+            moments = np.stack([exact.value(one) for one in parts["moments"]])
+            whole = exact.value(parts["moments"].sum(axis=0))
+            known = whole[1 : 1 + d]
+            center = whole[1 + d :] / np.maximum(known, 1)
+            _, parts = self._ask(round, "squares", {"center": center}, {"squares": (d,)})
+            squares = parts["squares"]
+            deviations = np.sqrt(squares.sum(axis=0) / np.maximum(known, 1))
+            scale = np.where(deviations > 0, deviations, 1.0)
+        names, parts = self._ask(
+            round, "count", {"center": center, "scale": scale}, {"cells": (sum(one.cells for one in self._columns),)}
+        )
+        tables = np.split(parts["cells"], np.cumsum([one.cells for one in self._columns])[:-1], axis=1)
+        noise = self._noise() if self._private else 0.0
+        if noise:
+            tables = [table + draw(self._rng(one), "gaussian", noise, table.shape)
+                      for one, table in zip(self._columns, tables, strict=True)]  # fmt: skip
+        self._found = {"clients": len(names), "columns": {}, "min_count": self.hyper.min_count}
+        if moments is not None:
+            self._found["rows"] = int(moments[:, 0].sum())
+        place, by_name = 0, dict[str, Array]()
+        for one, table in zip(self._columns, tables, strict=True):
+            sums, bins = None, (0.0, 1.0)
+            if one in self._numbers:
+                bins = (float(center[place]), float(scale[place]))
+                if moments is not None:
+                    sums = np.column_stack([moments[:, [1 + place, 1 + d + place]], squares[:, place]])
+                    by_name[one.name] = sums
+                place += 1
+            least = 0 if self._private else self.hyper.min_count
+            self._found["columns"][one.name] = column_facts(one, table, sums, bins, least, noise)
+        if self.hyper.by_client:
+            self._found["by_client"] = compared(self._columns, tables, names, self._found["columns"], by_name)
+        if not self._private and d > 1:
+            self._found["correlations"] = self._correlations(round, center, scale)
+        self._found["problems"] = problems(self._found)
+        self._write()
+        return {}
+
+    def _ask(
+        self, round: Round, phase: str, sent: Arrays, shapes: Mapping[str, tuple[int, ...]]
+    ) -> tuple[list[str], Arrays]:
+        """Return who replied, and their arrays with a leading axis: of clients, or of 1 for their sum."""
+        how: Literal["sum", "stack"] = "stack" if self.hyper.by_client else "sum"
+        outcome = round.ask(phase, round.sample(), send=sent, reduce=how, shapes=shapes)
+        arrays = outcome.arrays if self.hyper.by_client else {n: one[None] for n, one in outcome.arrays.items()}
+        return [self.clients[client].name or client for client in outcome.clients], arrays
+
+    def _correlations(self, round: Round, center: Array, scale: Array) -> dict[str, Any]:
+        """Return names and matrix of the correlations of numbers with more than three values, over all clients."""
+        names = [one.name for one in self._numbers]
+        facts = [self._found["columns"][name] for name in names]
+        usable = np.array([facts["mean"] is not None and not facts["few"] for facts in facts])
+        sent = {"center": center, "scale": scale, "usable": usable.astype(np.float64)}
+        shape = (len(names), len(names))
+        outcome = round.ask(
+            "products", round.sample(), send=sent, reduce="sum", shapes={"products": shape, "pairs": shape}
+        )
+        pairs = outcome.arrays["pairs"]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            matrix = outcome.arrays["products"] / np.sqrt(pairs * pairs.T)
+        kept = np.flatnonzero(usable)
+        rows = [[float(x) if np.isfinite(x) else None for x in matrix[i, kept]] for i in kept]
+        return {"names": [names[i] for i in kept], "matrix": rows}
+
+    # --------------------------------------------------------------------------------------- privacy
+
+    def _noise(self) -> float:
+        """Return σ: a row more or less changes one cell of each of F tables by 1, √F in all."""
+        return math.sqrt(len(self._columns)) * multiplier("gaussian", self.hyper.epsilon, self.hyper.delta)
+
+    def _rng(self, column: Described) -> np.random.Generator:
+        if self.clients.deployed:
+            return secret_generator()
+        return numpy_generator(self.settings.seed, "describe", "noise", column.name)
+
+    def guarantee(self) -> dict[str, Any]:
+        """Return the privacy guarantee, as in ``summary.json``; empty without privacy."""
+        if not self._private:
+            return {}
+        scale = multiplier("gaussian", self.hyper.epsilon, self.hyper.delta)
+        spent = total([Release("gaussian", scale)], self.hyper.delta)
+        return {"unit": "example", "epsilon": spent, "delta": self.hyper.delta, "noise": self._noise(), "releases": 1}
+
+    # --------------------------------------------------------------------------------------- results
+
+    def _write(self) -> None:
+        folder = self.federation.run.path
+        write_text(folder / JSON, json.dumps(self._found, indent=1, ensure_ascii=False) + "\n")
+        write_text(folder / HTML, page(self._found, self.settings.dataset))
+        log.info("describe: %s and %s are in the run's folder", JSON, HTML)
+        for line in self._found["problems"][:10]:
+            log.warning("describe: %s", line)
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """Return the description."""
+        return {}, {"found": self._found}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Any]) -> None:
+        """Restore the description."""
+        self._found = dict(facts["found"])
+
+    def report(self) -> dict[str, Any]:
+        """Return the description, and in a private run the guarantee."""
+        return {"description": self._found, **({"privacy": self.guarantee()} if self._private else {})}

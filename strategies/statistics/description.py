@@ -1,0 +1,245 @@
+"""What a description says of a column, how clients differ in it, which problems come first, and the page of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from florilegium.models.statistics.suppression import HIDDEN, shown
+from florilegium.partitions.described_columns import Described
+
+Array = NDArray[np.float64]
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+DIFFERS, LACKS = 0.1, 0.2
+"""Divergence of Jensen and Shannon (0..1, base 2), and share of missing values, from which a column is a problem."""
+UNITS: Mapping[str, float] = {
+    "a factor of 10": 10.0, "a factor of 100": 100.0, "a factor of 1000": 1000.0, "pounds and kilograms": 2.2046,
+    "inches and centimetres": 2.54, "mg/dl and mmol/l of cholesterol": 38.67, "mg/dl and mmol/l of glucose": 18.016,
+}  # fmt: skip
+"""Ratios of means that other units explain."""
+
+
+def column_facts(
+    column: Described, table: Array, sums: Array | None, bins: tuple[float, float], least: int, noise: float
+) -> dict[str, Any]:
+    """Return what is known of a column over all clients; None stands for what is hidden.
+
+    Args:
+        column: the column.
+        table: counts of its cells, (K, cells), of clients or their sum; ``HIDDEN`` where a client hides one.
+        sums: for numbers: known values, Σx and Σ(x − center)² of each, (K, 3).
+        bins: center and scale of the bins.
+        least: the smallest count that may be shown.
+        noise: standard deviation of the noise on each count; 0: none.
+    """
+    gone = (table == HIDDEN).any(axis=0)
+    counts = table.sum(axis=0) if noise else shown(np.where(gone, 0.0, table.sum(axis=0)), least)
+    cells = [None if lost or count == HIDDEN else _rounded(count) for lost, count in zip(gone, counts, strict=True)]
+    facts: dict[str, Any] = {"kind": "categories" if column.words else "numbers", "missing": cells[-1]}
+    facts["few"] = bool(column.words) or int((np.where(table == HIDDEN, 0, table).sum(axis=0)[:-1] > 0).sum()) <= 3
+    if noise:
+        facts["count_error"] = 1.96 * noise
+    if column.words:
+        return facts | {"counts": dict(zip(column.words, cells[:-1], strict=True))}
+    edges = column.edges(*bins)
+    facts |= {"edges": [float(edge) for edge in edges], "counts": cells[:-1], "mean": None, "deviation": None}
+    whole = np.maximum(np.where(gone | (counts == HIDDEN), 0.0, counts), 0.0)[:-1]
+    hiding = bool(gone.any() or (counts == HIDDEN).any())
+    if sums is not None:
+        known, first, second = sums.sum(axis=0)
+        told = table.shape[0] > 1 or not (hiding and facts["few"])  # sums of few values give their counts away
+        if known >= max(least, 1) and told:
+            mean = first / known
+            variance = max(second / known - (mean - bins[0]) ** 2, 0.0) * known / max(known - 1, 1)
+            facts |= {"known": int(known), "mean": column.mean + column.std * mean,
+                      "deviation": abs(column.std) * math.sqrt(variance)}  # fmt: skip
+    elif whole.sum() > 0:
+        middles = np.concatenate([[edges[0]], (edges[1:] + edges[:-1]) / 2, [edges[-1]]])
+        mean = float(whole @ middles / whole.sum())
+        spread = noise * math.sqrt(float(((middles - mean) ** 2).sum())) / whole.sum()
+        facts |= {"mean": mean, "mean_error": 1.96 * spread,
+                  "deviation": math.sqrt(float(whole @ (middles - mean) ** 2) / whole.sum())}  # fmt: skip
+    facts["quantiles"] = None if hiding else quantiles(whole, edges)
+    facts["quantile_error"] = float(edges[1] - edges[0])
+    return facts
+
+
+def _rounded(count: float) -> float | int:
+    return int(count) if count == int(count) else round(float(count), 2)
+
+
+def quantiles(counts: Array, edges: Array) -> dict[str, float | None]:
+    """Return quantiles from counts of bins (B + 2,), off by one width of a bin at most; None beyond the outer edges."""
+    total = counts.sum()
+    found: dict[str, float | None] = {}
+    for q in QUANTILES if total > 0 else ():
+        cumulated = np.cumsum(counts)
+        i = int(np.searchsorted(cumulated, q * total))
+        if 0 < i < len(counts) - 1:
+            share = (q * total - cumulated[i - 1]) / counts[i]
+            found[f"{q:g}"] = float(edges[i - 1] + share * (edges[i] - edges[i - 1]))
+        else:
+            found[f"{q:g}"] = None
+    return found
+
+
+def jensen_shannon(p: Array, q: Array) -> float:
+    """Return the divergence of Jensen and Shannon of two tables of counts, 0 (alike) to 1 (disjoint), in base 2."""
+    p, q = p / max(p.sum(), 1e-300), q / max(q.sum(), 1e-300)
+    m = (p + q) / 2
+
+    def to_middle(r: Array) -> float:
+        some = r > 0
+        return float(r[some] @ np.log2(r[some] / m[some]))
+
+    return (to_middle(p) + to_middle(q)) / 2
+
+
+def wasserstein(p: Array, q: Array, width: float) -> float:
+    """Return the distance of Wasserstein of two tables of bins of one width, in the column's unit."""
+    return float(np.abs(np.cumsum(p / max(p.sum(), 1e-300) - q / max(q.sum(), 1e-300))).sum()) * width
+
+
+def compared(
+    columns: Sequence[Described],
+    tables: Sequence[Array],
+    names: Sequence[str],
+    facts: Mapping[str, Any],
+    sums: Mapping[str, Array],
+) -> dict[str, Any]:
+    """Return for each client and column its counts, and how far it is from the others; None if too much is hidden."""
+    found: dict[str, Any] = {}
+    for k, name in enumerate(names):
+        own: dict[str, Any] = {}
+        for column, table in zip(columns, tables, strict=True):
+            cells = [None if count == HIDDEN else int(count) for count in table[k]]
+            rest = np.where(table == HIDDEN, 0.0, table)
+            others = rest.sum(axis=0) - rest[k]
+            one: dict[str, Any] = {"missing": cells[-1], "counts": cells[:-1], "divergence": None}
+            if rest[k, :-1].sum() > 0 and others[:-1].sum() > 0 and not (table[k] == HIDDEN).all():
+                one["divergence"] = jensen_shannon(rest[k, :-1], others[:-1])
+                if not column.words:
+                    edges = np.array(facts[column.name]["edges"])
+                    width = float(edges[1] - edges[0])
+                    one["distance"] = wasserstein(rest[k, :-1], others[:-1], width)
+                    known, first = sums[column.name][:, :2].T
+                    away, total = known.sum() - known[k], first.sum() - first[k]
+                    if known[k] and away:
+                        one["mean"] = column.mean + column.std * float(first[k] / known[k])
+                        one["others"] = column.mean + column.std * float(total / away)
+            own[column.name] = one
+        found[name] = own
+    return found
+
+
+def problems(found: Mapping[str, Any]) -> list[str]:
+    """Return what a reader should look at, in sentences, the worst first."""
+    said: list[tuple[float, str]] = []
+    for name, facts in found["columns"].items():
+        counts = facts["counts"].values() if isinstance(facts["counts"], dict) else facts["counts"]
+        shown_counts = [count for count in counts if count is not None]
+        rows = sum(shown_counts) + (facts["missing"] or 0)
+        if rows > 0 and (facts["missing"] or 0) / rows > LACKS:
+            share = facts["missing"] / rows
+            said.append((1 + share, f"column '{name}' is missing in {share:.0%} of the rows"))
+        if facts.get("deviation") == 0:
+            said.append((1.0, f"column '{name}' has one value, {facts['mean']:g}, in all rows"))
+    for client, own in found.get("by_client", {}).items():
+        for name, one in own.items():
+            known = [count for count in one["counts"] if count is not None]
+            if one["missing"] and len(known) == len(one["counts"]) and not any(known):
+                said.append((4.0, f"client {client}: column '{name}' is missing in all rows"))
+            elif one["divergence"] is not None and one["divergence"] > DIFFERS:
+                ratio = one["mean"] / one["others"] if one.get("others") else 0.0
+                unit = next((what for what, by in UNITS.items() if ratio > 0 and _near(ratio, by)), "")
+                hint = f"; {unit} would explain it" if unit else ""
+                what = f"mean {one['mean']:.4g} there, {one['others']:.4g} elsewhere" if "mean" in one else "categories"
+                said.append((
+                    2 * one["divergence"] + bool(unit),
+                    f"client {client}: column '{name}' differs from the others' ({what}{hint}; divergence "
+                    f"{one['divergence']:.2f})",
+                ))  # fmt: skip
+    return [line for _, line in sorted(said, key=lambda one: -one[0])]
+
+
+def _near(ratio: float, factor: float) -> bool:
+    """Return whether a ratio of means is a unit's factor, or its inverse, to within a tenth."""
+    return min(abs(ratio / factor - 1), abs(ratio * factor - 1)) < 0.1
+
+
+# ------------------------------------------------------------------------------------------------ page
+
+_STYLE = (
+    "body{font:15px/1.45 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
+    "td,th{padding:.2em .7em;border-bottom:1px solid #ccc;text-align:right}"
+    "td:first-child,th:first-child{text-align:left}"
+    "svg{vertical-align:middle}rect{fill:#4477aa}li{margin:.3em 0}"
+)
+
+
+def page(found: Mapping[str, Any], dataset: str) -> str:
+    """Return the description as an HTML page: problems, then a row and a picture for each column, then clients."""
+    parts = [
+        f"<!doctype html><meta charset='utf-8'><title>{escape(dataset)}</title><style>{_STYLE}</style>",
+        f"<h1>{escape(dataset)}</h1><p>{found['clients']} clients",
+        f", {found['rows']} training rows" if "rows" in found else "",
+        f". Counts below {found['min_count']} are hidden (–).</p>" if found["min_count"] > 1 else ".</p>",
+        "<h2>Problems</h2>",
+        "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in found["problems"]) + "</ul>"
+        if found["problems"] else "<p>None was found.</p>",
+        "<h2>Columns</h2>", _columns_table(found["columns"]),
+    ]  # fmt: skip
+    if "correlations" in found and found["correlations"]["names"]:
+        names = found["correlations"]["names"]
+        rows = [[n, *map(_number, row)] for n, row in zip(names, found["correlations"]["matrix"], strict=True)]
+        parts += ["<h2>Correlations</h2>", _table(["", *names], rows)]
+    if "by_client" in found:
+        names = [*found["columns"]]
+        rows = [[c, *(_number(own[n]["divergence"]) for n in names)] for c, own in found["by_client"].items()]
+        parts += [
+            "<h2>How far each client is from the others</h2>"
+            "<p>Divergence of Jensen and Shannon: 0 alike, 1 disjoint.</p>",
+            _table(["client", *names], rows),
+        ]  # fmt: skip
+    return "".join(parts) + "\n"
+
+
+def _columns_table(columns: Mapping[str, Any]) -> str:
+    head = ["column", "missing", "mean", "deviation", *(f"{q:.0%}" for q in QUANTILES), "distribution"]
+    rows = []
+    for name, facts in columns.items():
+        points = facts.get("quantiles") or {}
+        numbers = [_number(facts.get(word)) for word in ("missing", "mean", "deviation")]
+        rows.append([name, *numbers, *(_number(points.get(f"{q:g}")) for q in QUANTILES), _bars(facts["counts"])])
+    return _table(head, rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = "".join(f"<th>{escape(word)}</th>" for word in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{c if c.startswith('<svg') else escape(c)}</td>" for c in row) + "</tr>" for row in rows
+    )
+    return f"<table><tr>{cells}</tr>{body}</table>"
+
+
+def _number(x: float | None) -> str:
+    return "–" if x is None else f"{x:.4g}"
+
+
+def _bars(counts: Mapping[str, float | None] | Sequence[float | None]) -> str:
+    """Return a picture of counts; a reader sees what a bar stands for by pointing at it."""
+    named = counts.items() if isinstance(counts, Mapping) else enumerate(counts)
+    pairs = [(str(name), max(count or 0.0, 0.0)) for name, count in named]
+    most = max((count for _, count in pairs), default=0) or 1
+    bars = "".join(
+        f"<rect x='{8 * i}' y='{30 - 30 * c / most:.1f}' width='7' height='{30 * c / most:.1f}'>"
+        f"<title>{escape(n)}: {c:g}</title></rect>"
+        for i, (n, c) in enumerate(pairs)
+    )
+    return f"<svg width='{8 * len(pairs)}' height='30' role='img' aria-label='counts'>{bars}</svg>"

@@ -1,0 +1,199 @@
+"""Descriptions of tables as runs: equal to pandas on all rows, nothing small leaves a client, noise, what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from florilegium.clients.core.wire import Reply
+from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.settings import Value
+from florilegium.models.statistics.suppression import HIDDEN
+from florilegium.strategies.statistics.description import jensen_shannon, quantiles, wasserstein
+from tests.runs import Runs
+
+KEYS: dict[str, Value] = {
+    "method": "describe", "partitioner": "natural", "num-clients": 0, "rounds": 1, "missing": "indicator",
+    "label-column": "ill", "duplicates": "warn",
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runs:
+    """Return what carries out runs in this process."""
+    return Runs(tmp_path, KEYS)
+
+
+def _table(n: int = 900) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    owners = rng.choice(["north", "south", "west"], n, p=[0.5, 0.3, 0.2])
+    table = pd.DataFrame({
+        "age": rng.integers(20, 90, n).astype(float),
+        "dose": rng.lognormal(3, 0.5, n).round(4),
+        "sex": rng.choice(["f", "m"], n),
+        "ward": rng.choice(["a", "b", "c"], n, p=[0.6, 0.38, 0.02]),
+        "ill": rng.choice(["no", "yes"], n, p=[0.7, 0.3]),
+    })  # fmt: skip
+    table.loc[rng.random(n) < 0.1, "dose"] = np.nan
+    table["owner"] = owners
+    return table
+
+
+def _write(table: pd.DataFrame, folder: Path) -> str:
+    """Write a folder for each owner, with its training rows, and the first of them as its test rows."""
+    for owner, own in table.groupby("owner"):
+        (folder / str(owner)).mkdir(parents=True)
+        own.drop(columns="owner").to_csv(folder / str(owner) / "train.csv", index=False)
+        own.drop(columns="owner").head(6).to_csv(folder / str(owner) / "test.csv", index=False)
+    return str(folder)
+
+
+def _found(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "description.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_all_rows_together_are_as_pandas_has_them(run: Runs, tmp_path: Path, secure: bool) -> None:
+    table = _table()
+    keys: dict[str, Value] = {"secure-aggregation": True, "describe.by-client": False} if secure else {}
+    path = run("all", dataset=_write(table, tmp_path / "data"), **keys, **{"describe.min-count": 0})
+    found, columns = _found(path), _found(path)["columns"]
+    assert found["rows"] == 900
+    assert ("by_client" in found) is not secure
+    for name in ("age", "dose"):
+        facts, values = columns[name], table[name].dropna()
+        assert facts["known"] == len(values)
+        assert facts["missing"] == table[name].isna().sum()
+        assert facts["mean"] == pytest.approx(values.mean(), rel=1e-6)  # inputs are encoded in single precision
+        assert facts["deviation"] == pytest.approx(values.std(), rel=1e-6)
+        for q, value in facts["quantiles"].items():
+            if value is not None:
+                assert abs(value - values.quantile(float(q))) <= facts["quantile_error"]
+        edges = np.array([-np.inf, *facts["edges"], np.inf])
+        assert np.abs(np.array(facts["counts"]) - np.histogram(values, edges)[0]).max() <= 1
+    for name in ("sex", "ward", "ill"):
+        assert columns[name]["counts"] == table[name].value_counts().to_dict()
+    correlation = table[["age", "dose"]].corr().iloc[0, 1]
+    assert found["correlations"]["matrix"][0][1] == pytest.approx(correlation, abs=0.02)  # of one mean for all pairs
+    text = (path / "description.html").read_text(encoding="utf-8")
+    assert all(f"<td>{name}</td>" in text for name in columns)
+
+
+def test_no_small_count_leaves_a_client(run: Runs, tmp_path: Path) -> None:
+    """No count of 1 to 4 is in a message; what is hidden there is hidden in the total, too."""
+    table = _table()
+    table.loc[table.index[(table.owner == "west") & (table.ward == "c")][3:], "ward"] = "a"
+    path = run("hidden", dataset=_write(table, tmp_path / "data"))
+    seen = 0
+    for message in run.grid.received:
+        if "outcome" not in message.content:
+            continue
+        cells = Reply.unpack(message.content).arrays.get("cells")
+        if cells is not None:
+            seen += cells.shape[0]
+            assert not ((cells > 0) & (cells < 5)).any()
+            assert (cells == HIDDEN).any()
+    assert seen == 3
+    found = _found(path)
+    assert (table[table.owner == "west"].ward == "c").sum() == 3
+    west = found["by_client"]["west"]["ward"]
+    assert west["counts"].count(None) + (west["missing"] is None) >= 2
+    assert found["columns"]["ward"]["counts"]["c"] is None
+
+
+def test_sums_of_two_values_give_no_count_away(run: Runs, tmp_path: Path) -> None:
+    """The mean of a column of 0 and 1, times the rows, is the number of ones; a client with few keeps it."""
+    table = _table()
+    table["flag"] = (np.arange(900) % 3 == 0).astype(float)
+    west = table.index[table.owner == "west"]
+    table.loc[west, "flag"] = 0.0
+    table.loc[west[:2], "flag"] = 1.0
+    path = run("flag", dataset=_write(table, tmp_path / "data"))
+    facts = _found(path)["columns"].get("flag")
+    if facts is None or facts["kind"] == "categories":
+        pytest.fail("the column is no number, and this test shows nothing")
+    others = table[table.owner != "west"].flag
+    assert facts["known"] == len(others)
+    assert facts["mean"] == pytest.approx(others.mean(), rel=1e-6)
+
+
+def test_noise_is_told_and_covers(run: Runs, tmp_path: Path) -> None:
+    table = _table()
+    data = _write(table, tmp_path / "data")
+    keys: dict[str, Value] = {"describe.by-client": False, "describe.privacy-unit": "example", "describe.epsilon": 2.0}
+    inside: list[bool] = []
+    for seed in range(1, 9):
+        path = run(f"seed{seed}", dataset=data, seed=seed, **keys)
+        found = _found(path)
+        assert "rows" not in found
+        assert "correlations" not in found
+        for name in ("sex", "ward", "ill"):
+            facts, true = found["columns"][name], table[name].value_counts()
+            inside += [abs(c - true[word]) <= facts["count_error"] for word, c in facts["counts"].items()]
+    assert len(inside) == 56
+    assert np.mean(inside) >= 0.88  # 95 % expected, 3 % its standard error
+    privacy = json.loads((path / "summary.json").read_text())["privacy"]
+    assert privacy["epsilon"] == pytest.approx(2.0, rel=1e-3)
+    assert privacy["noise"] == pytest.approx(found["columns"]["sex"]["count_error"] / 1.96)
+
+
+def test_the_worst_problems_come_first(run: Runs, tmp_path: Path) -> None:
+    table = _table()
+    table.loc[table.owner == "south", "age"] *= 10  # other units
+    table.loc[table.owner == "west", "dose"] = np.nan  # missing in one client
+    table.loc[(table.owner == "north") & (table.index % 2 == 0), "ward"] = "z"  # a category of its own
+    table["same"] = 7.0
+    found = _found(run("bad", dataset=_write(table, tmp_path / "data"), **{"describe.min-count": 0}))
+    lines = found["problems"]
+    assert lines[0] == "client west: column 'dose' is missing in all rows"
+    assert any(
+        "client south: column 'age' differs" in line and "a factor of 10 would explain it" in line for line in lines
+    )
+    assert any("client north: column 'ward' differs" in line for line in lines)
+    assert any("column 'same' has one value, 7" in line for line in lines) or "same" not in found["columns"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"secure-aggregation": True}, "secure-aggregation"),
+        ({"describe.privacy-unit": "example"}, "describe.by-client: noise protects sums"),
+        ({"participation": 0.3}, "participation"),
+        ({"init": "other"}, "init"),
+    ],
+)
+def test_mistakes(run: Runs, tmp_path: Path, keys: dict[str, Value], said: str) -> None:
+    with pytest.raises((ConfigurationError, DataError), match=said):
+        run("wrong", dataset=_write(_table(60), tmp_path / "data"), **keys)
+
+
+def test_pictures_are_no_table(run: Runs) -> None:
+    with pytest.raises(ConfigurationError, match="'describe' needs a table"):
+        Runs(run.folder, {"method": "describe", "rounds": 1})("digits", dataset="digits")
+
+
+def test_distances_are_those_of_scipy() -> None:
+    from scipy.spatial.distance import jensenshannon
+    from scipy.stats import wasserstein_distance
+
+    rng = np.random.default_rng(1)
+    p, q = rng.integers(0, 50, 12).astype(float), rng.integers(0, 50, 12).astype(float)
+    assert jensen_shannon(p, q) == pytest.approx(jensenshannon(p, q, base=2) ** 2)
+    places = 0.5 * np.arange(12)
+    assert wasserstein(p, q, 0.5) == pytest.approx(wasserstein_distance(places, places, p, q))
+    assert jensen_shannon(np.array([3.0, 0]), np.array([0, 2.0])) == pytest.approx(1)
+
+
+def test_quantiles_are_off_by_a_bin_at_most() -> None:
+    x = np.random.default_rng(2).gamma(2, 1, 5000)
+    edges = np.linspace(0, 16, 33)
+    counts = np.histogram(x, [-np.inf, *edges, np.inf])[0].astype(float)
+    for q, value in quantiles(counts, edges).items():
+        assert value is not None
+        assert abs(value - np.quantile(x, float(q))) <= 0.5
