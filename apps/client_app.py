@@ -16,8 +16,9 @@ from florilegium.apps.assembly.node_clients import DeviceClient
 from florilegium.apps.assembly.node_config import allowance_of, identity_of, own_data, parse_node
 from florilegium.apps.assembly.parts import assemble, code_of
 from florilegium.apps.origins.packages import NOT_INSTALLED, versions
-from florilegium.apps.settings.configuration import received
-from florilegium.clients.core.wire import Announcement, Query
+from florilegium.apps.origins.provenance import same_data
+from florilegium.apps.settings.configuration import parse, received
+from florilegium.clients.core.wire import OTHER_DATA, Announcement, Query
 from florilegium.clients.core.worker import limit_threads
 from florilegium.clients.node.host import Host
 from florilegium.common.errors import DataError, RefusedError, RunError
@@ -77,6 +78,21 @@ def _host_of(context: Context) -> tuple[Host, str]:
     return _host(run_config, own, state)
 
 
+@lru_cache(maxsize=4)
+def _check_data(run_config: str, run: str) -> None:
+    """Check that this process of a simulation reads the data with which the run began.
+
+    Raises:
+        RunError: if their files have changed before this process has read them.
+    """
+    settings, _ = parse(received(json.loads(run_config)))
+    if not same_data(settings, run):
+        raise RunError(
+            f"{OTHER_DATA}: one of its processes reads others now. Keep them as they are while a run goes on, and "
+            "begin it anew"
+        )
+
+
 @contextmanager
 def _discreet(context: Context) -> Iterator[None]:
     """Context manager: on a device, replace errors whose messages may quote its data or file names.
@@ -101,6 +117,9 @@ def _answer(message: Message, context: Context) -> Message:
     own = context.node_config.get("client-id", context.node_config.get("partition-id", "device"))
     with _discreet(context):
         host, _ = _host_of(context)
+        if _is_simulated(context) and "config" in message.content.config_records:
+            run = str(message.content.config_records["config"].get("run", ""))
+            _check_data(json.dumps(context.run_config, sort_keys=True), run)
         return host.answer(message, own=str(own))
 
 

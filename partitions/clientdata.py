@@ -110,6 +110,12 @@ class ClientData:
         self.notes = notes
 
     @property
+    def own_validation(self) -> int:
+        """The number of validation examples that are not held out from training; 0: there are none."""
+        data = self if self.unscaled is None else self.unscaled[0]
+        return 0 if data._part is None else len(data._part())
+
+    @property
     def scaling(self) -> Scaling | None:
         """The client's own scaling of its inputs (key ``standardise``); None: it has none."""
         return self._scaling() if self._scaling else None

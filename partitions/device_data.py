@@ -129,7 +129,7 @@ def _files(path: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads the parts of a device's data, "train" and "test", in any of the supported formats.
+    """Reads the parts of a device's data, "train", "test" and "validation", in any of the supported formats.
 
     Attributes:
         spec: the dataset of the run.
@@ -174,7 +174,7 @@ class _Reader:
         if paths[0].is_dir():
             return self.pictures(paths[0], part)
         if paths[0].suffix.lower() == ".parquet":
-            return self.table(read_shards(paths, may_be_empty=part == "test"), str(paths[0]), part)
+            return self.table(read_shards(paths, may_be_empty=part != "train"), str(paths[0]), part)
         return joined([self.csv(path, part) for path in paths])
 
     def csv(self, path: Path, part: str) -> Examples:
@@ -334,7 +334,7 @@ def read_device(
     schema: DeviceSchema | None = None,
     duplicates: str = "warn",
 ) -> ClientData:
-    """Return the data of a device: training examples and, if it has them, test examples.
+    """Return the data of a device: training examples and, if it has them, test and validation examples.
 
     Without test rows, about a fifth of the training rows is held out for evaluation (:func:`held_back`). If the device
     is not ``labeled``, training rows need no labels, all of them are used for training, and their classes are set to 0,
@@ -360,6 +360,12 @@ def read_device(
     reader = _Reader(spec, words, schema or DeviceSchema(), labeled)
     found = _from_function(str(where), reader) if re.fullmatch(HOOK, str(where)) else _from_folder(Path(where), reader)
     train, test = found.pop("train"), found.pop("test", None)  # what is divided below is not held twice
+    own = found.pop(VALIDATION, None)
+    if own is not None:
+        reader.notes.append(
+            f"part 'validation': {len(own)} rows, with which validation-fraction above 0 validates in place of "
+            "training rows; 0 does not use them"
+        )
     if test is None and not labeled:
         test = train.rows(slice(0))
     elif test is None:
@@ -372,7 +378,10 @@ def read_device(
     if labeled:
         train, test = _apart(train, test, f"data-path: {where}", duplicates, reader.notes)
     kept, tested = train, test
-    data = ClientData(lambda: kept, lambda: tested, labeled=labeled, simulated=False, device=device, notes=reader.notes)
+    part = None if own is None or not len(own) else lambda: own
+    data = ClientData(
+        lambda: kept, lambda: tested, labeled=labeled, simulated=False, device=device, notes=reader.notes, part=part
+    )
     return standardised(data, spec)
 
 
@@ -440,8 +449,9 @@ def _from_folder(path: Path, reader: _Reader) -> dict[str, Examples]:
     held = contents(path)
     parts, notes = chosen(held.parts)
     if held.whole:
-        if parts.pop(VALIDATION, None):
-            notes.append(f"{LEFT_OUT}part 'validation'; on devices validation-fraction holds out training rows")
+        if not reader.labeled and VALIDATION in parts:
+            del parts[VALIDATION]
+            notes.append(f"{LEFT_OUT}part 'validation', since the device has no labels to validate with")
         reader.notes.extend([*notes, *held.notes(whole=True)])
         return {part: reader.part(paths, part) for part, paths in parts.items()}
     entries = sorted(path.iterdir()) if path.is_dir() else []

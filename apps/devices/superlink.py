@@ -112,8 +112,9 @@ def _wait_until_free(config: SuperNodeLifespanConfig) -> None:
                     return
             if not told:
                 log.warning(
-                    "the SuperLink refuses this node: its key is not registered (`flwr supernode register`), or it was "
-                    "connected a moment ago and was not shut down. Trying again for %.0f s", _REFUSED_AT_MOST,
+                    "the SuperLink refuses this node, as it does for about a minute after one that was not shut down, "
+                    "such as before a restart. Trying again for %.0f s; if it is still refused then, its key is not "
+                    "registered (`flwr supernode register`)", _REFUSED_AT_MOST,
                 )  # fmt: skip
                 told = True
             time.sleep(_AGAIN)

@@ -21,6 +21,8 @@ import psutil
 
 from florilegium.apps.origins.code import code_version
 from florilegium.apps.origins.package import commit, project
+from florilegium.common.settings import folder
+from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.attempts import read_provenance
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 COMMAND_VARIABLE = "FLORILEGIUM_COMMAND"
 """Environment variable by which ``--engine ray`` tells Flower's processes what only the command knows, as JSON."""
+DATA = "data"
+"""Name of the hash of simulated clients' data, which changes with their source files."""
 _DIRTY = "-dirty"
 
 
@@ -47,7 +51,7 @@ def provenance_of(
 
     Returns:
         "command", "engine" ("process", "ray", "flower" for a plain ``flwr run``, "devices"), "workers" (the nodes),
-        "versions" and "machine".
+        "versions", "machine" and, of simulated clients, the hash of their "data" (:func:`same_data`).
     """
     told = json.loads(os.environ.get(COMMAND_VARIABLE) or "{}") if flower else _known_here()
     engine = "devices" if deployed else "process" if not flower else "ray" if told else "flower"
@@ -58,8 +62,20 @@ def provenance_of(
         "engine": engine,
         "workers": nodes,
         "versions": _own_version(told.get("commit", "")) | {name: metadata.version(name) for name in packages},
+        **({} if deployed else {DATA: federate(settings)[1].fingerprint}),
         "machine": machine() | ({"gpus": _gpus(device, every=engine == "ray")} if device.type == "cuda" else {}),
     }
+
+
+def same_data(settings: Settings, run: str) -> bool:
+    """Return whether this process reads the data with which the present attempt at a run began.
+
+    Files may change before a worker process first reads them. Where the run's folder is not, as on another machine of a
+    cluster, that is not known, and they count as the same.
+    """
+    attempts = read_provenance(folder(settings.runs_dir) / run)
+    began = attempts[-1].get(DATA) if attempts else None
+    return began in (None, federate(settings)[1].fingerprint)
 
 
 def passed_on() -> str:

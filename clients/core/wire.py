@@ -50,6 +50,9 @@ the gradient of its last step."""
 VERSION = 2
 """Version of the messages (docs/wire.md); 1, which announced none, sent frozen parameters as the others."""
 
+OTHER_DATA = "the files of the data have changed since the run began"
+"""Beginning of the reply of a simulation's worker that reads other data than the server."""
+
 LARGEST = 1e15
 """The largest absolute value of an entry of an array that a client returns, and of most numbers that it reports.
 
@@ -356,6 +359,7 @@ class Announcement:
         code: hash of the code it runs.
         clients: ids of its clients, if pinned.
         train, test: numbers of their examples.
+        validation: numbers of validation examples that they have besides, if any client has some.
         labeled: whether they have labels to train with.
         packages: packages outside this one that the run needs, with the versions that the node has.
         capacities: the share of each layer's channels that each client can hold, in (0, 1].
@@ -373,10 +377,12 @@ class Announcement:
     capacities: list[float] = field(default_factory=list)
     frozen: str = ""
     wire: int = VERSION
+    validation: list[int] = field(default_factory=list)
 
     def pack(self) -> RecordDict:
         """Return the content of a message."""
-        return RecordDict({"roster": ConfigRecord({k: v for k, v in vars(self).items() if k != "frozen" or v})})
+        optional = ("frozen", "validation")
+        return RecordDict({"roster": ConfigRecord({k: v for k, v in vars(self).items() if k not in optional or v})})
 
     @staticmethod
     def unpack(content: RecordDict) -> Announcement:
@@ -388,10 +394,11 @@ class Announcement:
         said = cast(dict[str, Any], content["roster"])
         kinds = {"clients": str, "train": int, "test": int, "labeled": bool, "capacities": float}
         lists = {name: list(said[name]) for name in kinds}
+        kinds, lists["validation"] = kinds | {"validation": int}, list(said.get("validation", []))
         for name, values in lists.items():
             if not all(type(value) is kinds[name] for value in values):
                 raise ValueError(f"it announces {name} = {values}")
-        for name in ("train", "test"):
+        for name in ("train", "test", "validation"):
             if not all(0 <= count <= MOST_EXAMPLES for count in lists[name]):
                 raise ValueError(f"it announces {name} = {lists[name]}; allowed are 0 to {MOST_EXAMPLES} examples")
         if not all(0 < capacity <= 1 for capacity in lists["capacities"]):

@@ -155,12 +155,14 @@ class Host:
         ids = list(self._source.clients())
         data = [self._source.data(client_id) for client_id in ids]
         labeled = [d.labeled for d in data]
-        train, test = [len(d.train) for d in data], [len(d.test) for d in data]
+        sizes = [[len(d.train) for d in data], [len(d.test) for d in data], [d.own_validation for d in data]]
         if self._settings.secure_aggregation:  # the server learns the order of magnitude alone
-            train, test = ([next_power(size) for size in sizes] for sizes in (train, test))
+            sizes = [[next_power(size) for size in part] for part in sizes]
+        train, test, own = sizes
         return Announcement(
-            True, code, ids, train, test, labeled, capacities=[self._source.capacity] * len(ids), frozen=holds
-        )
+            True, code, ids, train, test, labeled, capacities=[self._source.capacity] * len(ids), frozen=holds,
+            validation=own if any(own) else [],
+        )  # fmt: skip
 
     def answer(self, message: Message, own: str) -> Message:
         """Carry out a train or evaluate message; return the reply.

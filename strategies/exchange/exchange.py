@@ -20,7 +20,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, Reply
+from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, OTHER_DATA, Reply
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
@@ -291,7 +291,8 @@ def collect(
         deployed: whether the nodes are real devices; only these may disappear.
 
     Raises:
-        RunError: if a simulation's worker process died, since Flower would send it every later message too.
+        RunError: if a simulation's worker process died, since Flower would send it every later message too, or one
+            reads other data than the run began with.
     """
     answers: list[tuple[Sequence[str], Reply]] = []
     failures: dict[str, str] = {}
@@ -300,6 +301,8 @@ def collect(
             reason = describe_error(reply)
             if reply.error.code == ErrorCode.UNKNOWN and not deployed:
                 raise RunError(f"a worker process of the simulation died, most likely for lack of memory: {reason}")
+            if OTHER_DATA in reason and not deployed:
+                raise RunError(reason[reason.index(OTHER_DATA) :])
             failures |= dict.fromkeys(ids, reason)
             continue
         try:

@@ -263,7 +263,8 @@ class Roster:
         if double := {client.id for client in own if self._holder(client.id) not in (None, node)}:
             first = min(double)
             log.warning(
-                "node %d is skipped: client %s is on node %s already; give every device a client-id of its own",
+                "node %d is skipped: client %s is still on node %s. If its device has just restarted, that ends within "
+                "a minute; if it has not, two devices have this client-id, and each needs one of its own",
                 node, first, self._holder(first),
             )  # fmt: skip
             self._doubles[node] = double
@@ -318,15 +319,18 @@ class Roster:
             )
         if (self.nodes and answer.pinned != self.deployed) or (real and not answer.pinned):
             raise RunError(f"node {node}: devices and simulated nodes cannot share a run")
-        sizes = list(zip(answer.clients, answer.train, answer.test, answer.labeled, answer.capacities, strict=True))
+        own = answer.validation or [0] * len(answer.clients)
+        sizes = list(
+            zip(answer.clients, answer.train, answer.test, answer.labeled, answer.capacities, own, strict=True)
+        )
         if answer.pinned and len(sizes) != 1:
             raise RunError(f"node {node} announces {len(sizes)} clients; a device is one")
         for client, train, test, *_ in sizes:
             if not re.fullmatch(NAME, client) or train < 0 or test < 0:
                 raise RunError(f"node {node} announces client '{client}' with {train} and {test} examples")
         return [
-            Member(client, train, test, labeled=labeled, node=node, capacity=capacity)
-            for client, train, test, labeled, capacity in sizes
+            Member(client, train, test, labeled=labeled, node=node, capacity=capacity, validation=validation)
+            for client, train, test, labeled, capacity, validation in sizes
         ]
 
     def _holder(self, client: str) -> int | None:

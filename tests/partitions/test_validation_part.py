@@ -7,11 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+from PIL import Image
 
 from florilegium.common.seeds import torch_generator
 from florilegium.partitions.clientdata import ClientData, simulated
+from florilegium.partitions.datasets import DATASETS
+from florilegium.partitions.device_data import read_device
 from florilegium.partitions.federation import federate
+from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.remarks import remarks
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.shares import Federation
@@ -118,3 +124,86 @@ def test_a_run_measures_it_and_counts_all_training_rows(tmp_path: Path) -> None:
     assert all(float(row["validation_loss"]) > 0 for row in rows.values())
     assert "validation_loss_median" in read_metrics(path)[-1]["seen"]
     assert "part 'validation', 40 rows" not in (path / "summary.json").read_text()  # it is used
+
+
+# ---------------------------------------------------------------------------------------------- devices
+
+
+def _device(folder: Path, **parts: int) -> Path:
+    """Write a device's parts, each with so many rows."""
+    for place, (part, count) in enumerate(parts.items()):
+        _write(folder / f"{part}.csv", 1000 * place, count)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["val", "validation", "dev", "valid"])
+def test_a_devices_validation_rows_are_used_in_place_of_training_rows(tmp_path: Path, name: str) -> None:
+    spec = dataset_of(_sites(tmp_path))
+    data = read_device(_device(tmp_path / "d", train=20, test=6, **{name: 5}), spec)
+    assert (len(data.train), len(data.test), data.own_validation, len(data.validation)) == (20, 6, 5, 0)
+    held = data.hold_back(0.3, torch_generator(1), spec.learned)
+    assert _xs(held.validation) == {2000, 2001, 2002, 2003, 2004}
+    assert len(held.train) == 20
+    assert [line for line in data.notes if line.startswith("part 'validation': 5 rows")]
+
+
+def test_with_its_own_scales_a_device_scales_its_validation_rows_too(tmp_path: Path) -> None:
+    keys = _sites(tmp_path).model_copy(update={"standardise": "client"})
+    data = read_device(_device(tmp_path / "d", train=20, test=6, val=5), dataset_of(keys))
+    assert data.own_validation == 5
+    held = data.hold_back(0.3, torch_generator(1), dataset_of(keys).learned)
+    train = np.arange(20)
+    np.testing.assert_allclose(held.validation.x[:, 0], (np.arange(2000, 2005) - train.mean()) / train.std(), rtol=1e-5)
+
+
+def test_shards_of_a_devices_validation_rows_are_one_part(tmp_path: Path) -> None:
+    _device(tmp_path / "d", train=20, test=6)
+    for shard in range(2):
+        rows = pyarrow.table({"x": [float(shard)] * 3, "z": [1.0] * 3, "label": [0, 1, 0]})
+        pyarrow.parquet.write_table(rows, tmp_path / "d" / f"validation-0000{shard}-of-00002.parquet")
+    assert read_device(tmp_path / "d", dataset_of(_sites(tmp_path))).own_validation == 6
+
+
+def test_without_test_rows_a_devices_validation_rows_are_its_test_rows(tmp_path: Path) -> None:
+    spec = dataset_of(_sites(tmp_path))
+    data = read_device(_device(tmp_path / "d", train=20, val=5), spec)
+    assert (len(data.train), len(data.test), data.own_validation) == (20, 5, 0)
+    assert len(data.hold_back(0.3, torch_generator(1), spec.learned).train) == 14
+
+
+def test_a_device_without_labels_leaves_them_out_and_says_so(tmp_path: Path) -> None:
+    folder = _device(tmp_path / "d", train=20, test=6, val=5)
+    data = read_device(folder, dataset_of(_sites(tmp_path)), labeled=False)
+    assert data.own_validation == 0
+    assert [line for line in data.notes if "left out: part 'validation'" in line]
+
+
+def test_pictures_of_a_device_may_have_a_validation_folder(tmp_path: Path) -> None:
+    for number, part in enumerate(("train", "test", "val")):
+        for label in range(2):
+            (tmp_path / part / str(label)).mkdir(parents=True)
+            for i in range(3):
+                pixels = np.full((28, 28), 50 * number + 10 * label + i, np.uint8)
+                Image.fromarray(pixels).save(tmp_path / part / str(label) / f"{i}.png")
+    data = read_device(tmp_path, DATASETS["mnist"])
+    assert (len(data.train), len(data.test), data.own_validation) == (6, 6, 6)
+
+
+def test_devices_validate_with_their_own_rows_and_train_on_all_others(tmp_path: Path) -> None:
+    own = _sites(tmp_path)
+    parts = {"a": {"train": 20, "test": 6, "val": 5}, "b": {"train": 20, "test": 6}}
+    nodes = [
+        {"client-id": name, "data-path": str(_device(tmp_path / "d" / name, **counts))}
+        for name, counts in parts.items()
+    ]
+    keys: dict[str, Any] = {
+        "dataset": own.dataset, "cache-dir": own.cache_dir, "model": "linear", "num-clients": 2, "rounds": 1,
+        "participation": 1.0, "evaluate-every": 1, "validation-fraction": 0.25, "runs-dir": str(tmp_path / "runs"),
+        "run-name": "r",
+    }  # fmt: skip
+    run_app(config(**keys), nodes)
+    path = tmp_path / "runs" / "r"
+    assert read_metrics(path)[-1]["training"]["clients"] == 2
+    with (path / "clients.csv").open() as file:
+        found = {row["client"]: row["train_examples"] for row in csv.DictReader(file)}
+    assert found == {"a": "20", "b": "15"}

@@ -240,6 +240,7 @@ def test_noise_of_devices_fits_and_more_does_not(clients: int) -> None:
         {"capacities": [0.0]}, {"capacities": [1.5]}, {"capacities": [1]},
         {"clients": ["a" * 10**6]}, {"clients": ["=1+1"]}, {"clients": ["a\x1b[2J"]}, {"code": EVIL * 9999},
         {"packages": [EVIL * 9999]}, {"wire": EVIL * 9999}, {"wire": 2**62}, {"wire": True},
+        {"validation": [1, 2]}, {"validation": [-1]}, {"validation": ["1"]}, {"validation": [10**12]},
     ],
 )  # fmt: skip
 def test_announcements_are_checked(lie: dict[str, Any]) -> None:

@@ -118,6 +118,22 @@ def test_a_client_is_its_first_nodes_until_that_has_gone() -> None:
     assert _refresh(roster, grid) == {"a": 3, "b": 2}
 
 
+def test_a_device_that_has_restarted_is_told_so_before_anything_worse(caplog: pytest.LogCaptureFixture) -> None:
+    roster, grid = Roster(list, 1, "code"), _Grid({1: _device("a")})
+    _refresh(roster, grid)
+    grid.nodes[2] = _device("a")  # under another id, while the first is still taken for connected
+    _refresh(roster, grid)
+    (said,) = [record.getMessage() for record in caplog.records if "is skipped" in record.getMessage()]
+    assert said.index("has just restarted") < said.index("two devices have this client-id")
+
+
+def test_validation_examples_of_its_own_leave_a_device_all_training_examples() -> None:
+    grid = _Grid({1: replace(_device("a", 100), validation=[7]), 2: _device("b", 100)})
+    roster = Roster(list, 1, "code")
+    _refresh(roster, grid)
+    assert [roster.clients[name].without_validation(0.2) for name in "ab"] == [100, 80]
+
+
 def test_two_that_come_at_once_are_not_both_taken() -> None:
     assert _refresh(Roster(list, 1, "code"), _Grid({1: _device("a"), 2: _device("a")})) == {"a": 1}
 
