@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 THREADS ?= 1
 
-.PHONY: install generate types-check run test test-quick test-processes test-long test-kills lint docs pictures bench clean
+.PHONY: install generate types-check run test test-quick test-processes test-long test-kills test-versions lint docs pictures bench clean
 
 install: $(VENV)/.installed
 
@@ -36,7 +36,7 @@ test: install
 	$(MAKE) --jobs 2 test-quick test-processes
 
 test-quick: install
-	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n logical --dist worksteal -m "not simulation and not deployment and not long and not kills"
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n logical --dist worksteal -m "not simulation and not deployment and not long and not kills and not versions"
 
 # After mypy, when test-quick has compiled the packages. Other files are not imported, which would take as long as a test.
 test-processes: install lint
@@ -45,6 +45,10 @@ test-processes: install lint
 
 test-kills: install
 	$(BIN)/python -m pytest -m kills
+
+# The lowest and newest versions of other packages, and several of Flower, each in an environment of its own.
+test-versions: install
+	$(BIN)/python -m pytest -m versions
 
 test-long: install
 	$(BIN)/python -m pytest -m long

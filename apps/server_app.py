@@ -11,7 +11,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from florilegium.apps.assembly.parts import assemble, open_folder, outcome_noted
-from florilegium.apps.devices.flower_inside import shorten_waits
 from florilegium.apps.runs.experiment import run_folder
 from florilegium.apps.settings.configuration import parse, received
 from florilegium.apps.trackers.registry import check_tracker
@@ -19,6 +18,7 @@ from florilegium.apps.trackers.sending import attached
 from florilegium.clients.core.wire import pack
 from florilegium.common.child import ended_with_the_parent
 from florilegium.common.errors import FlorilegiumError
+from florilegium.strategies.exchange.flower_inside import shorten_waits
 from florilegium.strategies.folder.run_folder import Unwatched
 
 PROGRAM = "flwr-serverapp"

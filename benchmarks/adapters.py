@@ -21,7 +21,6 @@ import numpy as np
 import psutil
 import torch
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -32,6 +31,7 @@ from florilegium.clients.core.wire import Reply, Request, Work, flat
 from florilegium.clients.node.host import Host
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays, num_bytes
+from florilegium.strategies.exchange.flower_inside import identify
 
 CLASSES, TEXTS, BATCH, RANK, WORDS = 77, 256, 32, 8, 1000
 KEYS: dict[str, Value] = {
@@ -145,7 +145,7 @@ def _peak(words: list[str]) -> tuple[float, float]:
 
 def _round(host: Host, arrays: Arrays) -> int:
     """Carry out an exchange with the client; return the bytes of its reply."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # ids that every message carries
+    identify()
     request = Request(["0"], "train", "delta", Work(1, "bench"))
     reply = Reply.unpack(host.answer(Message(request.pack(flat(arrays)), 1, "train"), own="").content)
     if reply.failures:

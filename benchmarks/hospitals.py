@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 import torch
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -24,6 +23,7 @@ from florilegium.clients.core.wire import Reply, Request, Work, flat
 from florilegium.clients.node.host import Host
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.exchange.flower_inside import identify
 
 SIZES, FEATURES, ROUNDS, STEPS, BATCH, RATE = (199, 172, 30, 85), 13, 15, 100, 4, 0.001
 KEYS: dict[str, Value] = {
@@ -55,7 +55,7 @@ def measure(repeats: int = 5) -> dict[str, float]:
 
 def _rounds(host: Host, arrays: Arrays) -> None:
     """Carry out all rounds: the exchange with the clients, states and weighted mean included."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # ids that every message carries
+    identify()
     clients = [str(number) for number in range(len(SIZES))]
     for number in range(1, ROUNDS + 1):
         request = Request(clients, "train", "delta", Work(number, "bench"))

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 
 from benchmarks.task import CLIENTS, KEYS
 from florilegium.apps.assembly.node_clients import SimulatedClients
@@ -29,6 +28,7 @@ from florilegium.common.settings import Value, parse_counts
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
 from florilegium.partitions.loading import task_of
+from florilegium.strategies.exchange.flower_inside import identify
 from florilegium.strategies.folder.run_folder import read_checkpoint
 
 MEMORY_CLIENTS = 10_000
@@ -205,7 +205,7 @@ def evaluation_ratio(model_name: str, repeats: int = 5) -> float:
     host = Host(FedAvgClient, settings, hyper, model, source, "")
     asked = Request(list(source.clients()), "test", "sum", Work(1, "benchmark"))
     request = asked.pack(flat(get_arrays(model)))
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # ids that every message carries
+    identify()
     tests = [source.data(client).test for client in source.clients()]
     whole, forward, task = [], [], task_of(settings)
     for _ in range(repeats):

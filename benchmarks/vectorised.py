@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import torch
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from benchmarks.timing import alternate
@@ -20,6 +19,7 @@ from florilegium.clients.core.wire import Reply, Request, Work, flat
 from florilegium.clients.node.host import Host
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.exchange.flower_inside import identify
 
 COHORT = 100
 SIZES = (16, 64)
@@ -98,7 +98,7 @@ def measure(case: Case, repeats: int = 3) -> dict[int, float]:
 
 
 def _answer(host: Host, phase: str, arrays: Arrays, cohort: int) -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # ids that every message carries
+    identify()
     request = Request([str(i) for i in range(cohort)], phase, "delta" if phase == "train" else "sum", Work(1, "bench"))
     message = Message(request.pack(flat(arrays)), 1, "train" if phase == "train" else "evaluate")
     reply = Reply.unpack(host.answer(message, own="").content)

@@ -11,8 +11,8 @@ from importlib import metadata
 import hypothesis
 import pytest
 import typer.testing
-from flwr.supercore.task_identity import TaskIdentity
 
+from florilegium.strategies.exchange.flower_inside import identify
 from tests import support
 
 hypothesis.settings.register_profile("florilegium", derandomize=True, deadline=None, database=None, max_examples=40)
@@ -50,7 +50,7 @@ def _made_once() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _identity() -> None:
     """Let messages be made outside of a run: Flower asks this for their sender and their run."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    identify()
 
 
 @pytest.fixture(scope="session")

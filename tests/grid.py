@@ -7,12 +7,10 @@ from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from florilegium.apps import client_app, server_app
+from florilegium.strategies.exchange.flower_inside import ErrorCode, Run, identify
 
 FIRST_NODE = 100
 
@@ -43,7 +41,7 @@ class InProcessGrid(Grid):
         self._replies: dict[str, Message] = {}
         self.sent: list[Message] = []
         self.received: list[Message] = []
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        identify()
 
     def set_run(self, run: Run) -> None:
         """Nothing to set."""

@@ -19,6 +19,7 @@ from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.privacy.allowance import FOLDER, Allowance
 from florilegium.privacy.secure_sum.identity import Identity, read_identity
+from florilegium.strategies.exchange.flower_inside import node_pairs
 
 log = logging.getLogger("flwr")
 
@@ -108,15 +109,13 @@ def read_node(text: str) -> DeviceSettings:
     Raises:
         DataError: if Flower, whose format this is, would ignore a part of it, such as a pair with blanks around "=".
     """
-    from flwr.common.config import parse_config_args
-
     rest = "" if text.endswith(".toml") else _PAIR.sub("", text).strip()
     if rest:
         raise DataError(
             f"--node-config: Flower would ignore '{rest}'; write key=value without blanks around '=', a blank between "
             "pairs, and texts in quotes"
         )
-    return parse_node(parse_config_args([text]))
+    return parse_node(node_pairs(text))
 
 
 def identity_of(device: DeviceSettings) -> Identity | None:

@@ -36,11 +36,12 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib import metadata
 
-        from florilegium.apps.devices.flower_inside import TESTED
         from florilegium.apps.origins.package import version
+        from florilegium.apps.origins.tested import DATE, TESTED, tested_line
 
         print(version())
-        print(f"flwr {metadata.version('flwr')}; devices keep PyTorch in memory with {' or '.join(TESTED)}")
+        print("; ".join(f"{package} {metadata.version(package)}" for package in TESTED))
+        print(f"tested on {DATE} with {tested_line()}")
         raise typer.Exit
 
 
@@ -49,7 +50,10 @@ def florilegium(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="print version, commit, and versions of Flower"
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="print version, commit, and tested versions of other packages",
         ),
     ] = False,
 ) -> None:

@@ -19,22 +19,18 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 
-from flwr.app import Context, Message
-from flwr.app.error import Error
-from flwr.cli.install import install_from_fab
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.clientapp.client_app import LoadClientAppError
-from flwr.clientapp.utils import get_load_client_app_fn
-from flwr.common.constant import ErrorCode
-from flwr.common.logger import update_console_handler
 
+from florilegium.apps.devices.flower_inside import installed_app
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.places import short_temporary_folder
+from florilegium.strategies.exchange.flower_inside import ErrorCode, update_console_handler
 
 log = logging.getLogger("flwr")
 
 _PRELOADED = [
-    "torch", "torch.func", "flwr.clientapp", "flwr.cli.install", "PIL.Image", "pyarrow.parquet", "pyarrow.csv",
+    "torch", "torch.func", "flwr.clientapp.utils", "flwr.cli.install", "PIL.Image", "pyarrow.parquet", "pyarrow.csv",
     "pydantic", "safetensors.torch", "threadpoolctl", "cloudpickle", "sklearn.datasets",
 ]  # fmt: skip
 """Modules of other packages that a device's process needs; the app's own modules come with each run."""
@@ -54,6 +50,10 @@ class App:
 
 class DiedError(Exception):
     """The process of a run has died; the message says how."""
+
+
+class LoadError(Exception):
+    """The app of a run cannot be loaded."""
 
 
 def prepare() -> None:
@@ -144,7 +144,7 @@ def _answer_messages(connection: Connection, app: App) -> None:
         try:
             client_app = client_app or _load(app)
             reply = client_app(message=message, context=context)
-        except LoadClientAppError as error:
+        except LoadError as error:
             reply = Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(error)), reply_to=message)
         except Exception as error:
             log.exception("the app raised an exception")
@@ -157,14 +157,12 @@ def _load(app: App) -> ClientApp:
     """Install the app's FAB and return its ClientApp, with its own modules in place of those installed here.
 
     Raises:
-        LoadClientAppError: if that fails, in words without the names of the device's files.
+        LoadError: if that fails, in words without the names of the device's files.
     """
     try:
-        install_from_fab(app.fab, skip_prompt=True)
         for name in [name for name in sys.modules if name.partition(".")[0] == "florilegium"]:
             del sys.modules[name]
-        load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-        return load(app.name, app.version, app.hash)
+        return installed_app(app.name, app.version, app.fab, app.hash)
     except Exception as error:
         log.exception("the app cannot be loaded")
-        raise LoadClientAppError("the app cannot be loaded; the device's log says why") from error
+        raise LoadError("the app cannot be loaded; the device's log says why") from error

@@ -1,7 +1,7 @@
 """A SuperNode's connection to the SuperLink, over functions inside Flower that ``flower-supernode`` uses as well.
 
-They are not Flower's public interface and change between versions, so this is the only module that imports them for
-devices, and ``apps/devices/flower_inside.py`` says for which versions it was tested.
+They are not Flower's public interface and change between versions, so no other module imports them, and it is imported
+only with versions of Flower that it was tested with (:func:`florilegium.apps.devices.flower_inside.usable`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.config import get_fused_config_from_fab
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.exit import ExitCode, flwr_exit, register_signal_handlers
 from flwr.supercore.grpc_health import run_health_server_grpc_no_tls
 from flwr.supercore.inflatable.inflatable_object import (
@@ -38,8 +37,8 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.start_client_internal import _verify_fab
 
-from florilegium.apps.devices.flower_inside import FIRST_RETRY
 from florilegium.apps.devices.resident import App
+from florilegium.strategies.exchange.flower_inside import FIRST_RETRY, ObjectTree, name_message
 
 log = logging.getLogger("flwr")
 
@@ -156,7 +155,7 @@ class Link:
         self._confirm(run, tree.object_id)
         whole = inflate_object_from_contents(tree.object_id, contents)
         assert isinstance(whole, Message), f"the SuperLink sent a {type(whole).__name__} in place of a message"
-        whole.metadata.__dict__["_message_id"] = tree.object_id
+        name_message(whole, tree.object_id)
         return whole
 
     def app(self, run_id: int) -> tuple[App, Context] | None:
@@ -172,7 +171,7 @@ class Link:
     def send(self, reply: Message, seconds: float) -> None:
         """Send a reply, which took ``seconds`` to compute."""
         run = reply.metadata.run_id
-        reply.metadata.__dict__["_message_id"] = reply.object_id
+        name_message(reply, reply.object_id)
         with no_object_id_recompute():
             wanted, session = self._send(reply, get_object_tree(reply), seconds)
             push_objects(

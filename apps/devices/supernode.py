@@ -14,15 +14,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flwr.app import Context, Message, RecordDict
-from flwr.app.error import Error
-from flwr.common.constant import ErrorCode
-from flwr.common.logger import update_console_handler
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.app import Context, Error, Message, RecordDict
 
 from florilegium.apps.devices.resident import DiedError, Resident, prepare
 from florilegium.apps.devices.superlink import Link, Over, connected
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.strategies.exchange.flower_inside import ErrorCode, ObjectTree, update_console_handler
 
 log = logging.getLogger("flwr")
 

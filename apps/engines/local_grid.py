@@ -10,15 +10,9 @@ from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from florilegium.common.errors import RunError
-
-
-def identify() -> None:
-    """Set the ids that every message of this process carries; Flower sets them only in the processes it starts."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+from florilegium.strategies.exchange.flower_inside import Run, identify
 
 
 class LocalGrid(Grid):

@@ -23,6 +23,7 @@ from florilegium.clients.core.worker import return_memory
 from florilegium.clients.node.host import Host
 from florilegium.common.peak_memory import forget_peaks, peak_memory
 from florilegium.common.settings import Value
+from florilegium.strategies.exchange.flower_inside import name_message
 from florilegium.strategies.folder.run_folder import Watcher
 
 _RUNS = count()
@@ -49,7 +50,7 @@ class OneProcess(LocalGrid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Handle each message at once, keep the reply, and yield the message's id."""
         for message in messages:
-            message.metadata.__dict__["_message_id"] = name = uuid4().hex
+            name_message(message, name := uuid4().hex)
             if message.metadata.message_type == "query.roster":
                 self._replies[name] = Message(
                     self._host.announce(self._code, Query.unpack(message.content)).pack(), reply_to=message

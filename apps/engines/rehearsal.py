@@ -16,6 +16,7 @@ from florilegium.apps.engines.one_process import one_thread
 from florilegium.clients.core.wire import Announcement, pack
 from florilegium.common.settings import Value
 from florilegium.strategies.core.cohort import CohortStrategy
+from florilegium.strategies.exchange.flower_inside import name_message
 
 NAME = "rehearsal"
 
@@ -62,7 +63,7 @@ class _Rehearsal(LocalGrid):
         for message in messages:
             if message.metadata.message_type != "query.roster":
                 raise _FirstExchange
-            message.metadata.__dict__["_message_id"] = "roster"
+            name_message(message, "roster")
             self._replies.append(Message(Announcement(False, self._code).pack(), reply_to=message))
             yield "roster"
 

@@ -25,16 +25,16 @@ from uuid import uuid4
 
 import torch
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 
 from florilegium.apps.assembly.parts import Assembly
-from florilegium.apps.engines.local_grid import LocalGrid, identify
+from florilegium.apps.engines.local_grid import LocalGrid
 from florilegium.apps.origins.packages import import_path
 from florilegium.clients.core.wire import Announcement
 from florilegium.clients.node.host import Host
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
+from florilegium.strategies.exchange.flower_inside import ErrorCode, identify, name_message
 
 log = logging.getLogger("flwr")
 
@@ -122,7 +122,7 @@ class WorkerGrid(LocalGrid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send each message to its worker and yield its id; "" if the worker has not replied to the one before."""
         for message in messages:
-            message.metadata.__dict__["_message_id"] = name = uuid4().hex
+            name_message(message, name := uuid4().hex)
             worker = self._workers[message.metadata.dst_node_id]
             if message.metadata.message_type == "query.roster":
                 self._replies[name] = Message(Announcement(False, self._code).pack(), reply_to=message)

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -29,6 +28,7 @@ from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.round_record import RoundRecord
 from florilegium.strategies.exchange.clock import Load
 from florilegium.strategies.exchange.exchange import Outcome, collect, pull, readable
+from florilegium.strategies.exchange.flower_inside import ErrorCode
 from florilegium.strategies.exchange.requests import Cohort, Exchange, Group, Posted, Reduce, check_options
 
 Arguments = Callable[["Round", Sequence[str]], dict[str, Any]]

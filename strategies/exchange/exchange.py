@@ -16,7 +16,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -25,6 +24,7 @@ from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.exchange.expected import UNUSABLE, Expected
+from florilegium.strategies.exchange.flower_inside import ErrorCode
 from florilegium.strategies.exchange.totals import Totals
 
 log = logging.getLogger("flwr")

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from safetensors.numpy import load_file
 
 from florilegium.apps import client_app
@@ -23,6 +22,7 @@ from florilegium.clients.core.export import load_model
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.strategies.exchange.flower_inside import ErrorCode
 from florilegium.strategies.folder.metrics_file import read_evaluations, read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint, read_config
 from tests import processes
@@ -92,6 +92,20 @@ def test_devices_learn_what_a_simulation_learns(here: Site, method: str) -> None
         model, card = load_model(own.folder)
         assert (card.client, card.method) == (str(client), method)
         assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.long
+def test_supernodes_of_flower_do_the_same(tmp_path: Path) -> None:
+    """They take part where resident processes do not work, such as with newer versions of Flower."""
+    federation, dataset = federate(settings(**FEDERATION))
+    keys = {**KEYS, "method": "fedavg", "rounds": 1}
+    with site(tmp_path) as here:
+        for client in range(CLIENTS):
+            write_device(federation, dataset, client, tmp_path / "data" / str(client))
+            here.start_flower_node(str(client), tmp_path / "data" / str(client))
+        path = here.run("real", **keys)
+    run_app(config(**{**keys, **FEDERATION, "run-name": "simulated", "runs-dir": str(path.parent)}))
+    _assert_same_models(path, path.parent / "simulated")
 
 
 @pytest.mark.long

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.common.config import parse_config_args
 from typer.testing import CliRunner
 
 import florilegium as fl
@@ -24,6 +23,7 @@ from florilegium.common.settings import Value
 from florilegium.models.scaled import SCALING
 from florilegium.partitions.device_data import read_device, read_device_schema
 from florilegium.partitions.loading import dataset_of
+from florilegium.strategies.exchange.flower_inside import node_pairs
 from florilegium.strategies.folder.metrics_file import read_evaluations
 from tests.runs import Runs
 from tests.site import site
@@ -245,7 +245,7 @@ def _assert_predicts_raw_rows(folder: Path, run: str) -> None:
 
 def test_the_run_of_four_hospitals(tmp_path: Path) -> None:
     _write(tmp_path)
-    nodes = [dict(parse_config_args([_node(tmp_path, name)])) for name in HOSPITALS]
+    nodes = [node_pairs(_node(tmp_path, name)) for name in HOSPITALS]
     run = Runs(tmp_path / "runs", {**KEYS, "dataset": str(tmp_path / "heart")})("heart", nodes=nodes)
     (*_, last) = read_evaluations(run)
     assert 0 <= last["seen"]["auroc"] <= 1

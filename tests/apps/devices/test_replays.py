@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.strategies.exchange.flower_inside import ErrorCode
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.grid import run_app
 from tests.site import site

@@ -20,7 +20,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.cli.build import build_fab_from_disk
-from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, ErrorCode
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.superlink.grid import http_grid
 from typer.testing import CliRunner
@@ -28,13 +28,12 @@ from typer.testing import CliRunner
 from florilegium.apps import client_app
 from florilegium.apps.cli.app import cli
 from florilegium.apps.devices import flower_inside, superlink, supernode
-from florilegium.apps.devices.flower_inside import FIRST_RETRY, shorten_waits
 from florilegium.apps.devices.resident import App, DiedError, Resident
 from florilegium.apps.devices.supernode import Answers
-from florilegium.apps.engines.local_grid import identify
 from florilegium.common.errors import ConfigurationError
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
+from florilegium.strategies.exchange.flower_inside import FIRST_RETRY, ErrorCode, identify, shorten_waits
 from tests.processes import ROOT, kill_family
 from tests.support import config, settings
 

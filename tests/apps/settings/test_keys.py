@@ -14,10 +14,10 @@ from flwr.app import Context, Message, RecordDict
 
 from docs.generate import TOML_MARKS, generated, replaced
 from florilegium.apps.client_app import roster
-from florilegium.apps.devices.flower_inside import TESTED
 from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.origins.code import code_version
 from florilegium.apps.origins.packages import versions
+from florilegium.apps.origins.tested import TESTED
 from florilegium.apps.settings.configuration import complete, defaults, packed, parse, received, sections
 from florilegium.apps.settings.keys import Key, groups, method_keys
 from florilegium.clients.core.wire import Announcement
@@ -117,7 +117,9 @@ def test_the_version_names_the_commit() -> None:
     assert shown.startswith("florilegium 0.")
     assert f"commit {head.stdout.strip()}" in shown
     assert f"code {code_version()}" in shown
-    assert f"flwr {metadata.version('flwr')}; devices keep PyTorch in memory with {' or '.join(TESTED)}" in shown
+    for package, tested in TESTED.items():
+        assert f"{package} {metadata.version(package)}" in shown.splitlines()[1]
+        assert f"{package} {', '.join(tested)}" in shown.splitlines()[2]
 
 
 def test_a_commit_is_that_of_the_checkout_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import given
 from hypothesis import strategies as st
 
-from florilegium.apps.engines.local_grid import identify
 from florilegium.clients.core import wire
 from florilegium.clients.core.wire import Announcement, Reply, Request, Work, flat, pack, unpack
+from florilegium.strategies.exchange.flower_inside import identify
 
 TYPES = st.sampled_from(["<f4", "<f8", "<i8", "<i4", "|b1", "|u1", "<f2", "<c8", "<U3"])
 ARRAYS = st.dictionaries(

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 from safetensors.numpy import load_file
 
 from florilegium.clients.core import training
@@ -25,6 +24,7 @@ from florilegium.partitions.clientdata import simulated
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.core.server_step import ServerStep
+from florilegium.strategies.exchange.flower_inside import ErrorCode
 from florilegium.strategies.folder.metrics_file import read_evaluations, read_metrics
 from florilegium.strategies.folder.run_folder import RunFolder, read_checkpoint, read_config
 from tests.grid import FIRST_NODE, run_app

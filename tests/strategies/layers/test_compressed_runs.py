@@ -12,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 
 from florilegium.apps import client_app
 from florilegium.apps.methods.layers import why_not
@@ -26,6 +25,7 @@ from florilegium.common.errors import ConfigurationError, RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays, norm
 from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.flower_inside import ErrorCode
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.fingerprints import cases

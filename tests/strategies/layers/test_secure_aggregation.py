@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message
-from flwr.common.constant import ErrorCode
 from scipy.stats import kstest
 
 from florilegium.apps.methods.layers import why_not
@@ -30,6 +29,7 @@ from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.privacy.accounting import Release, total
 from florilegium.privacy.secure_sum.party import ENTRY
+from florilegium.strategies.exchange.flower_inside import ErrorCode
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.strategies.folder.run_folder import read_checkpoint
