@@ -260,6 +260,12 @@ OWN_METHODS: dict[str, Method] = {
         "Local training on generated features too", "Zhu et al. 2021",
         f"{_STRATEGIES}.fedgen:FedGen", f"{_CLIENTS}.fedgen:FedGenClient", f"{_KEYS}.classwise:FedGenHyper",
     ),
+    "prior-shift": Method(
+        "Logits moved to the client's class prior", "Saerens et al. 2002",
+        f"{_STRATEGIES}.prior_shift:PriorShift", f"{_CLIENTS}.prior_shift:PriorShiftClient",
+        f"{_KEYS}.classwise:PriorShiftHyper",
+        new_clients="the shared model, moved to its class prior",
+    ),
     "fedcp": Method(
         "Features separated by a policy", "Zhang et al. 2023",
         f"{_STRATEGIES}.fedcp:FedCP", f"{_CLIENTS}.fedcp:FedCPClient", f"{_KEYS}.conditional:FedCPHyper",

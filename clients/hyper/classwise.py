@@ -1,4 +1,4 @@
-"""Keys of methods that exchange one vector per class: FedProto, FedDistill, FedGen."""
+"""Keys of methods that exchange a number or a vector per class: FedProto, FedDistill, FedGen, prior shift."""
 
 from __future__ import annotations
 
@@ -42,3 +42,17 @@ class FedGenHyper(Section):
     generator_batch: int = key(32, "generated features in a training step of the generator", ge=2)
     generator_learning_rate: float = key(0.0003, "learning rate of the generator (Adam)", gt=0)
     diversity: float = key(1.0, "weight of the generator's diversity loss", ge=0)
+
+
+class PriorShiftHyper(Section):
+    """Keys ``prior-shift.*``."""
+
+    smoothing: float = key(
+        0.05, "examples per class, of the federation's class prior, that a client adds to its own", ge=0
+    )
+    federation: Literal["measured", "uniform"] = key(
+        "measured",
+        "class prior that the shared model has learned: the mean of clients' class frequencies, which they send; or "
+        "all classes are equally frequent, and nothing is sent",
+    )
+    iterations: int = key(100, "most steps in which a client without labels estimates its class prior", ge=0)
