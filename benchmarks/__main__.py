@@ -37,6 +37,7 @@ from benchmarks import (
     tables,
 )
 from benchmarks import board as every_method
+from benchmarks import statistics as of_tables
 from benchmarks import vectorised as at_once
 from benchmarks.task import COHORT, KEYS
 from florilegium.common.files import write_text
@@ -339,6 +340,18 @@ def fleets(workers: int) -> list[Row]:
     ]  # fmt: skip
 
 
+def statistics_of_tables(workers: int) -> list[Row]:
+    """Statistics of many clients beside the same analysis of all rows in one process."""
+    ours, pooled, rounds = of_tables.logistic()
+    described, pandas = of_tables.describing()
+    return [
+        Row("`glm`, logistic, 200,000 × 20, 10 clients ÷ pooled Newton steps", ours / pooled, 1.5, "",
+            f"{ours:.2f} s, {pooled:.2f} s for {rounds} steps"),
+        Row("`describe`, 1,000,000 × 40, 100 clients ÷ pandas and histograms", described / pandas, 2.0, "",
+            f"{described:.2f} s, {pandas:.2f} s"),
+    ]  # fmt: skip
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.80, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.63, workers),
@@ -356,6 +369,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "fedl2p": fedl2p,
     "privacy": privacy,
     "secagg": secure,
+    "statistics": statistics_of_tables,
     "vectorised": vectorised,
     "tables": large_tables,
     "hospitals": small,

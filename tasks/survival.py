@@ -12,6 +12,7 @@ from florilegium.common.errors import DataError
 from florilegium.tasks.losses import RISK
 from florilegium.tasks.measured import Measured
 from florilegium.tasks.metric import TIMES, Seen, Shape
+from florilegium.tasks.task import TIMES as OF_EVENTS
 from florilegium.tasks.task import Targets
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class Survival(Measured):
         """Return that there is no event, if so: the partial likelihood is constant then."""
         event = self.targets.columns[1]
         return "" if y[:, 1].any() else f"survival needs events, and column '{event}' is 0 in all training rows"
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """Times to an event."""
+        return frozenset({OF_EVENTS})
 
     @property
     def num_strata(self) -> int:

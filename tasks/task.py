@@ -20,13 +20,14 @@ from florilegium.tasks.choices import DEFAULTS, Choices
 if TYPE_CHECKING:
     from torch import Tensor
 
-CLASSES, PER_EXAMPLE, VECTOR, NUMBERS, FAMILY = "classes", "per-example", "vector", "numbers", "family"
+CLASSES, PER_EXAMPLE, VECTOR, NUMBERS, FAMILY, TIMES = "classes", "per-example", "vector", "numbers", "family", "times"
 NEEDS: Mapping[str, str] = {
     CLASSES: "one class for each example",
     PER_EXAMPLE: "a loss of each example",
     VECTOR: "one vector of outputs for each input",
     NUMBERS: "one number for each example, with squared errors",
     FAMILY: "the likelihood of a generalised linear model",
+    TIMES: "times to an event",
 }
 """What a method may need of a task, in words."""
 

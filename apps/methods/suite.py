@@ -176,6 +176,11 @@ OWN_METHODS: dict[str, Method] = {
         f"{_KEYS}.statistics:DescribeHyper", task="histograms", new_clients="no model",
         implies={"model": "linear", "participation": 1.0},
     ),
+    "survival": Method(
+        "Survival curves and Cox models from sums", "Cox 1972; Andreux et al. 2020",
+        f"{_STRATEGIES}.statistics.survival:Survival", f"{_CLIENTS}.statistics.survival:SurvivalClient",
+        f"{_KEYS}.statistics:SurvivalHyper", implies={"model": "linear", "participation": 1.0},
+    ),
     "glm": Method(
         "Regression with exact sums, and its intervals", "McCullagh, Nelder 1989",
         f"{_STRATEGIES}.statistics.glm:GLM", f"{_CLIENTS}.statistics.glm:GLMClient", f"{_KEYS}.statistics:GLMHyper",

@@ -115,3 +115,50 @@ class DescribeHyper(Section):
             )
         if self.privacy_unit != "none" and self.by_client:
             raise ConfigurationError("describe.by-client: noise protects sums over all clients; set it to false")
+
+
+class SurvivalHyper(Section):
+    """Keys ``survival.*``."""
+
+    cox: Literal["stratified", "unstratified", "none"] = key(
+        "stratified", "Cox model with risk sets within clients, or over all clients; or curves alone"
+    )
+    columns: str = key(
+        "", 'columns of the Cox model, separated by commas; "": all inputs', values='columns, ""',
+        where="survival.cox!=none",
+    )  # fmt: skip
+    ties: Literal["efron", "breslow"] = key("efron", "how deaths at one time are counted", where="survival.cox!=none")
+    group: str = key(
+        "",
+        'what curves are compared by: `client`, or a column of categories or of 0 and 1; "": one curve',
+        values='`client`, column, ""',
+    )
+    width: float = key(
+        0.0, "width of public intervals, to whose ends times are rounded; 0: exact times of events leave clients", ge=0
+    )
+    horizon: float = key(
+        0.0, "end of the last public interval; later times count as censored there", ge=0, where="survival.width!=0"
+    )
+    confidence: float = key(0.95, "share of the intervals that hold the true coefficient", gt=0, lt=1)
+    tolerance: float = key(
+        1e-16,
+        "stop when the expected rise of the log-likelihood is below this, in units of 1 + its absolute value",
+        gt=0,
+    )
+
+    def check_with(self, settings: Any) -> None:
+        """Check that all clients take part, and that intervals have an end.
+
+        Raises:
+            ConfigurationError: if not.
+        """
+        if settings.participation < 1 or settings.cohort_size or settings.final_participation not in (0.0, 1.0):
+            raise ConfigurationError(
+                "participation: curves are of all clients; set participation to 1, cohort-size and "
+                "final-participation to 0"
+            )
+        if self.width and self.horizon < self.width:
+            raise ConfigurationError(
+                "survival.horizon: intervals need an end that does not come from the data, of at least "
+                f"survival.width (found: {self.horizon:g})"
+            )

@@ -86,6 +86,10 @@ OWN: Mapping[str, Keys] = {
         "samples-per-client": 12, "mdm-params": "medium-2", "participation": 1.0, "rounds": 1,
     },
     "glm": {"model": "linear", "participation": 1.0, "glm.ridge": 1.0},
+    "survival": {
+        "model": "linear", "dataset": "tests.made_survival:patients", "task": "survival", "partitioner": "natural",
+        "participation": 1.0,
+    },
     "mdm": {
         "model": "linear", "dataset": "histograms", "partitioner": "natural", "num-clients": 30,
         "samples-per-client": 12, "mdm-params": "medium-2", "participation": 1.0, "mdm.components": "2,3",

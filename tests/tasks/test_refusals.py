@@ -48,7 +48,8 @@ def test_what_a_method_needs_is_known_and_said(method: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         assemble(config(method=method, task="regression", partitioner="iid"), one_thread=True)
     said = str(caught.value)
-    assert said.startswith(f"method: '{method}' needs one class for each example; task 'Regression' of 'digits'")
+    lacking = " and ".join(words for need, words in NEEDS.items() if need in needed - NUMBER.provides)
+    assert said.startswith(f"method: '{method}' needs {lacking}; task 'Regression' of 'digits'")
     assert said.partition("would do: ")[2].split(", ") == fitting(NUMBER)
 
 
