@@ -89,6 +89,7 @@ def tried(network: nn.Module, x: Tensor) -> Found:
     with undisturbed(network):
         remarks = tuple(_random(network, x))
         if not remarks:
+            remarks = tuple(_mixed(network, x))
             _check_restored(network, x)
         directions, changing = _turned(network, x)
         found = Found(remarks, _activation(network, x), directions, changing)
@@ -141,6 +142,20 @@ def _random(network: nn.Module, x: Tensor) -> Iterator[str]:
         yield (
             "draws at random in evaluation mode, so that tests and predictions differ each time; use nn.Dropout, or "
             "pass training=self.training to functional.dropout"
+        )
+
+
+def _mixed(network: nn.Module, x: Tensor) -> Iterator[str]:
+    """Yield a sentence if in evaluation mode the outputs of an input depend on the other inputs of its batch."""
+    try:
+        same = _same(_evaluated(network, x), torch.cat([_evaluated(network, x[:1]), _evaluated(network, x[1:])]))
+    except Exception:  # batch norm without running statistics refuses a single input
+        same = False
+    if not same:
+        yield (
+            "computes something else for an input beside others in evaluation mode, so that figures depend on batches, "
+            "and predictions for single inputs differ or fail; use batch norm with running statistics "
+            "(track_running_stats=True), layer norm or group norm"
         )
 
 

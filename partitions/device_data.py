@@ -377,6 +377,8 @@ def read_device(
         test, train = train.rows(held), train.rows(~held)
     if labeled:
         train, test = _apart(train, test, f"data-path: {where}", duplicates, reader.notes)
+        if own is not None:
+            own = _unknown(train, own, "validation", f"data-path: {where}", duplicates, reader.notes)
     kept, tested = train, test
     part = None if own is None or not len(own) else lambda: own
     data = ClientData(
@@ -403,6 +405,23 @@ def _apart(train: Examples, test: Examples, where: str, duplicates: str, notes: 
     if duplicates != DROP:
         return train, test
     return _dropped(train, notes), test.rows(fresh)
+
+
+def _unknown(train: Examples, others: Examples, what: str, where: str, duplicates: str, notes: list[str]) -> Examples:
+    """Return ``others`` without those that equal training examples if ``duplicates`` is "drop"; note how many do.
+
+    Raises:
+        DataError: if some do, and ``duplicates`` is "refuse".
+    """
+    known = {*_contents(train)}
+    fresh = torch.tensor([content not in known for content in _contents(others)], dtype=torch.bool)
+    if fresh.all():
+        return others
+    said = f"{len(others) - int(fresh.sum())} of {len(others)} {what} examples equal training examples"
+    if duplicates == REFUSE:
+        raise DataError(f"duplicates: {where}: {said}. Remove them, or set duplicates = 'drop'")
+    notes.append(said)
+    return others.rows(fresh) if duplicates == DROP else others
 
 
 def _dropped(examples: Examples, notes: list[str]) -> Examples:

@@ -28,6 +28,8 @@ from florilegium.partitions.spec import Dataset, Split
 
 MANY = 0.01
 """Share of the test rows from which on their equality to training rows is a warning."""
+PARTS = ("train", "test", "validation")
+"""The splits of a dataset."""
 REFUSE, DROP = "refuse", "drop"
 Kinds = NDArray[np.int64]
 """A number for each row, the same for equal rows."""
@@ -44,6 +46,8 @@ class Duplicates:
         repeated_training: training rows that equal an earlier one of the same client.
         shared_training: training rows that equal one of another client.
         in_server: test rows whose inputs equal those of a row of the server.
+        validation_rows: validation rows of all clients, if a part of the data holds them.
+        validation_in_training: those that equal a training row.
     """
 
     test_rows: int
@@ -52,29 +56,34 @@ class Duplicates:
     repeated_training: int = 0
     shared_training: int = 0
     in_server: int = 0
+    validation_rows: int = 0
+    validation_in_training: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
         """The counts that are not 0, for ``summary.json``; {} if no rows are equal."""
-        found = {name: count for name, count in vars(self).items() if count and name != "test_rows"}
+        sizes = ("test_rows", "validation_rows")
+        found = {name: count for name, count in vars(self).items() if count and name not in sizes}
         return {"test_rows": self.test_rows, **found} if found else {}
 
     @property
     def leaks(self) -> Iterator[str]:
         """The sentences on test rows that a model may have learned."""
         leaked = self.in_own_training + self.in_other_training
-        for count, what in (
-            (leaked, f"equal training rows ({self.in_own_training} of the same client, {self.in_other_training} of "
-             "other clients alone)"),
-            (self.in_server, "have inputs that equal the server's"),
-        ):  # fmt: skip
+        where = f"({self.in_own_training} of the same client, {self.in_other_training} of other clients alone)"
+        for count, of, part, what in (
+            (leaked, self.test_rows, "test", f"equal training rows {where}"),
+            (self.in_server, self.test_rows, "test", "have inputs that equal the server's"),
+            (self.validation_in_training, self.validation_rows, "validation", "equal training rows"),
+        ):
             if count:
-                yield f"{count} of {self.test_rows} test rows ({count / self.test_rows:.1%}) {what}"
+                yield f"{count} of {of} {part} rows ({count / of:.1%}) {what}"
 
     @property
     def warnings(self) -> list[str]:
         """The sentences on leaks of at least :data:`MANY` of the test rows, with what to do."""
-        if max(self.in_own_training + self.in_other_training, self.in_server) < MANY * self.test_rows:
+        tested = max(self.in_own_training + self.in_other_training, self.in_server)
+        if tested < max(1, MANY * self.test_rows) and self.validation_in_training < max(1, MANY * self.validation_rows):
             return []
         return [f"{said}, so that figures may be too good; see the key duplicates" for said in self.leaks]
 
@@ -108,10 +117,14 @@ def duplicates(settings: FederationSettings, federation: Federation, dataset: Da
     server = inputs["train"][federation.server]
     if "server" in inputs:
         server = np.concatenate([server, inputs["server"]])
+    validated: Kinds = np.empty(0, np.int64)
+    if federation.validation is not None and getattr(settings, "validation_fraction", 0.0) > 0:
+        validated = rows["validation"][federation.validation.rows]
     found = Duplicates(
         len(tests), int(own.sum()), int((np.isin(tests, trained) & ~own).sum()), len(trained) - len(pairs),
         int(shared[trained[first]].sum()),
         int(np.isin(inputs.get(test_part, inputs["train"])[tested.rows], server).sum()),
+        len(validated), int(np.isin(validated, trained).sum()),
     )  # fmt: skip
     if settings.duplicates == REFUSE and (said := [*found.leaks]):
         raise DataError(
@@ -121,13 +134,13 @@ def duplicates(settings: FederationSettings, federation: Federation, dataset: Da
 
 
 def distinct(settings: FederationSettings, dataset: Dataset) -> Dataset:
-    """Return the dataset with the first of equal rows alone; training rows come before test rows.
+    """Return the dataset with the first of equal rows alone; training, test and validation rows come in this order.
 
     Raises:
         DataError: if no test row is left.
     """
     _, rows = _kinds(settings, dataset)
-    parts = {part: split for part in ("train", "test") if (split := getattr(dataset, part)) is not None}
+    parts = {part: split for part in PARTS if (split := getattr(dataset, part)) is not None}
     joined = np.concatenate([rows[part] for part in parts])
     first = np.zeros(len(joined), bool)
     first[np.unique(joined, return_index=True)[1]] = True
@@ -145,7 +158,10 @@ def distinct(settings: FederationSettings, dataset: Dataset) -> Dataset:
             x = np.load(make_once(path, partial(np.asarray, x), _save), mmap_mode="r")
         clients = {column: names[kept] for column, names in split.clients.items()}
         found[part] = Split(x, split.y[kept], clients, None if split.weights is None else split.weights[kept])
-    return replace(dataset, train=found["train"], test=found.get("test"), fingerprint=f"{dataset.fingerprint}-distinct")
+    return replace(
+        dataset, train=found["train"], test=found.get("test"), validation=found.get("validation"),
+        fingerprint=f"{dataset.fingerprint}-distinct",
+    )  # fmt: skip
 
 
 def _cached(settings: FederationSettings, dataset: Dataset, name: str) -> Path:
@@ -159,7 +175,7 @@ def _save(array: NDArray[Any], path: Path) -> None:
 
 def _kinds(settings: FederationSettings, dataset: Dataset) -> tuple[Mapping[str, Kinds], Mapping[str, Kinds]]:
     """Return the kinds of the rows of each part by inputs alone, and by inputs and targets ("server": of its file)."""
-    splits = {part: split for part in ("train", "test") if (split := getattr(dataset, part)) is not None}
+    splits = {part: split for part in PARTS if (split := getattr(dataset, part)) is not None}
     hashes = {part: _hashes(settings, dataset, part, split) for part, split in splits.items()}
     if settings.server_data:
         path = folder(settings.server_data)

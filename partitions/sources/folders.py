@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.sources.columns import MISSING, listed
-from florilegium.partitions.sources.parts import HIDDEN, TABLES, VALIDATION, chosen, contents, refuse_reserved
+from florilegium.partitions.sources.parts import HIDDEN, TABLES, VALIDATION, chosen, contents, part_of, refuse_reserved
 from florilegium.partitions.sources.picture_files import pictures_in, suffixes
 from florilegium.partitions.sources.places import LEFT_OUT, noted
 from florilegium.partitions.sources.schema import FILE
@@ -186,6 +186,15 @@ def _pictures(folder: Path) -> _Rows:
     apart = [path.name for paths in contents(folder).parts.values() for path in paths]
     found = pictures_in(folder, apart=apart)
     if not found.files:
+        rows = [
+            path.name for paths in contents(folder).others.values() for path in paths if path.suffix.lower() in TABLES
+        ]
+        if part_of(folder.name) and rows:
+            raise DataError(
+                f"{folder} holds files of rows ({listed(rows)}), which are no shards of one table. Give each client a "
+                "folder of its own, with train and test files in it; or make one table, with a column that names the "
+                "clients"
+            )
         return []
     cells = [{"bytes": file.read_bytes(), "path": str(file.relative_to(folder))} for file in found.files]
     table = pa.table({"image": pa.array(cells, _IMAGE), "label": pa.array(found.labels)})

@@ -139,8 +139,34 @@ def _in_order(where: str, paths: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(sorted(paths, key=lambda path: shards.get(path, 0)))
 
 
+def _of_client(name: str) -> tuple[str, str]:
+    """Return the client and the part that a name seems to be of, as ``site-a_test`` is; ("", "") if of none."""
+    for pattern in (r"(?P<client>.+)[-_. ](?P<word>[a-z]+)", r"(?P<word>[a-z]+)[-_. ](?P<client>.+)"):
+        match = re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL)
+        if match and (part := part_of(match["word"])):
+            return match["client"].casefold(), part
+    return "", ""
+
+
+def _refuse_parts_of_clients(folder: Path, names: Iterable[str]) -> None:
+    """Raise :class:`ConfigurationError` if files or folders seem to be the parts of clients, not clients."""
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        client, part = _of_client(name)
+        found.setdefault(client, {})[part] = name
+    for client, parts in found.items():
+        if client and len(parts) > 1:
+            there = " and ".join(f"'{name}'" for name in sorted(parts.values()))
+            raise ConfigurationError(
+                f"dataset: {folder}: {there} seem to be parts of the data of one client, '{client}', and would be a "
+                f"client each. Give it a folder of its own, with {' and '.join(sorted(parts))} files in it; or rename "
+                "the files"
+            )
+
+
 def refuse_reserved(folder: Path, found: Contents) -> None:
-    """Raise :class:`ConfigurationError` if names beside those of clients are reserved, and so no clients'."""
+    """Raise :class:`ConfigurationError` if names beside those of clients are reserved, or those of clients' parts."""
+    _refuse_parts_of_clients(folder, found.others)
     names = {path.name: part for part, paths in found.parts.items() for path in paths}
     if len(found.others) > 1:
         names |= {p.name: "" for name, paths in found.others.items() if name.casefold() in EVERYBODY for p in paths}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -85,6 +86,7 @@ def read_texts(path: Path, layouts: Sequence[Sequence[str]] = ()) -> pa.Table:
     options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
     with _readable(path):
         table = pyarrow.csv.read_csv(path, convert_options=options, read_options=lines)
+        _refuse_repeated_names(table, path)
         content = path.read_bytes()
         if not re.search(rb"\n\r?\n|\r\r", content):
             return table
@@ -96,6 +98,22 @@ def read_texts(path: Path, layouts: Sequence[Sequence[str]] = ()) -> pa.Table:
         return whole.slice(0, whole.num_rows - last)
     blank = whole.num_rows - last - table.num_rows
     return table.replace_schema_metadata({_BLANK: str(blank)} if blank else None)
+
+
+def _refuse_repeated_names(table: pa.Table, path: Path) -> None:
+    """Raise :class:`DataError` if rows repeat the line of names, as those of files put behind each other do."""
+    found = None
+    for name in table.column_names if table.num_columns > 1 else ():
+        same = pyarrow.compute.equal(pyarrow.compute.utf8_trim_whitespace(table.column(name)), name.strip())
+        found = same if found is None else pyarrow.compute.and_(found, same)
+        if not pyarrow.compute.any(found).as_py():
+            return
+    if found is not None:
+        rows = pyarrow.compute.indices_nonzero(found.fill_null(False)).to_pylist()
+        raise DataError(
+            f"{path}: row {rows[0]} repeats the line of names ({len(rows)} rows do), as in files that were put behind "
+            "each other; remove these lines"
+        )
 
 
 def blank_lines(table: pa.Table) -> int:

@@ -28,6 +28,7 @@ from florilegium.strategies.core.initial import Start
 from florilegium.strategies.core.telemetry import Telemetry
 from florilegium.strategies.exchange.clock import Clock
 from florilegium.strategies.exchange.population import Population
+from florilegium.strategies.exchange.pulling import Pulls
 from florilegium.strategies.exchange.requests import Cohort
 from florilegium.strategies.exchange.roster import Roster
 from florilegium.strategies.folder.run_folder import Checkpoint, RunFolder
@@ -105,6 +106,7 @@ class Federation:
         checkpoint_round: the round of the last checkpoint, 0 before the first.
         best_round: the round of the models that key ``keep`` keeps so far; None: the last ones are kept.
         telemetry: counts exchanges; None outside of a run.
+        pulls: the pulls of replies of devices that are not waited for.
         clock: the virtual clock of a simulation with a fleet; None without one.
         layers: what is done to all exchanges: bounds, noise, compression and so on, in their order.
         accounts: privacy costs that clients report, with example-level privacy; else empty.
@@ -124,6 +126,7 @@ class Federation:
         self.chance = setup.chance
         self.remarks = setup.remarks
         self.buffers = setup.buffers
+        self.pulls = Pulls()
         self.method = method
         self.bytes_down = 0
         self.bytes_up = 0

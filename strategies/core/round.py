@@ -27,7 +27,7 @@ from florilegium.strategies.core.carrier import Carrier
 from florilegium.strategies.core.federation import Federation
 from florilegium.strategies.core.round_record import RoundRecord
 from florilegium.strategies.exchange.clock import Load
-from florilegium.strategies.exchange.exchange import Outcome, collect, pull, readable
+from florilegium.strategies.exchange.exchange import Outcome, collect, readable
 from florilegium.strategies.exchange.flower_inside import ErrorCode
 from florilegium.strategies.exchange.requests import Cohort, Exchange, Group, Posted, Reduce, check_options
 
@@ -212,7 +212,8 @@ class Round:
     def arrived(self, posted: Sequence[Posted]) -> list[tuple[Posted, Message]]:
         """Return those of the requests whose replies have arrived since, with the replies."""
         waiting = {one.id: one for one in posted if one.id}
-        pulled = pull(self._grid, [*waiting]) if waiting else ()
+        nodes = {name: one.message.metadata.dst_node_id for name, one in waiting.items()}
+        pulled = self._federation.pulls.look(self._grid, nodes) if waiting else ()
         found = [(waiting[name], reply) for name, reply in pulled if name in waiting]
         offline = Error(ErrorCode.NODE_UNAVAILABLE, "its device is offline")
         lost = [(one, Message(offline, reply_to=one.message)) for one in posted if not one.id]

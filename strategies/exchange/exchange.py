@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -25,6 +25,7 @@ from florilegium.common.foreign import printable
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.exchange.expected import UNUSABLE, Expected
 from florilegium.strategies.exchange.flower_inside import ErrorCode
+from florilegium.strategies.exchange.pulling import AWAY, Pulls, pull
 from florilegium.strategies.exchange.totals import Totals
 
 log = logging.getLogger("flwr")
@@ -112,9 +113,6 @@ class Parcel:
         ]
 
 
-AWAY = "its device went away before all of the reply had arrived"
-
-
 def deliver_all(
     grid: Grid, parcels: Sequence[Parcel], timeout: float, *, deployed: bool, key: str = "round-timeout"
 ) -> list[list[Message]]:
@@ -130,8 +128,10 @@ def deliver_all(
                 if message_id:  # empty if the node has gone offline, and the message was not accepted
                     waiting[message_id] = parcel, index
     shortest, longest = POLLS_DEPLOYED if deployed else POLLS
+    pulls = Pulls() if deployed else None
     while waiting:
-        for message_id, reply in pull(grid, list(waiting)):
+        found = pull(grid, [*waiting]) if pulls is None else pulls.look(grid, _nodes(waiting))
+        for message_id, reply in found:
             if message_id in waiting:
                 parcel, index = waiting.pop(message_id)
                 parcel.take(index, reply)
@@ -144,22 +144,9 @@ def deliver_all(
     return [parcel.complete(silent(timeout, key)) for parcel in parcels]
 
 
-def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | str]]:
-    """Yield the replies that have arrived, each with the id of its request; the reason for one that cannot be read."""
-    try:
-        replies = list(grid.pull_messages(message_ids))
-    except Exception as error:
-        if len(message_ids) == 1:
-            # Flower waits for parts of a reply that the device is still sending, and then names an object.
-            gone = type(error).__name__ == "ObjectPullError"
-            log.log(logging.DEBUG if gone else logging.WARNING, "a reply cannot be read: %s", printable(error))
-            yield message_ids[0], AWAY if gone else "it cannot be read"
-        else:  # one unreadable reply makes the whole pull fail, so pull them one by one
-            for message_id in message_ids:
-                yield from pull(grid, [message_id])
-        return
-    for reply in replies:
-        yield reply.metadata.reply_to_message_id, reply
+def _nodes(waiting: Mapping[str, tuple[Parcel, int]]) -> dict[str, int]:
+    """Return the node of each request that is waited for."""
+    return {name: parcel.messages[index].metadata.dst_node_id for name, (parcel, index) in waiting.items()}
 
 
 def readable(message: Message, reply: Message | str) -> Message:
@@ -269,6 +256,8 @@ def describe_error(reply: Message) -> str:
     """Return the reason of an error reply: the ClientApp's last line, without Flower's and Ray's wrapping."""
     if str(reply.error.reason).startswith("Error: Node Unavailable"):  # Flower's words for a device without heartbeats
         return "its device went away"
+    if reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE:  # after as long as Flower waits for parts of a reply
+        return AWAY
     lines = [line.strip() for line in str(reply.error.reason).splitlines() if line.strip()]
     return printable((lines[-1] if lines else f"error code {reply.error.code}").rpartition("Message: ")[2])
 

@@ -203,6 +203,37 @@ def test_random_draws_in_evaluation_are_remarked_on(network: type[Net]) -> None:
     assert said.startswith("draws at random in evaluation mode")
 
 
+class Centred(Net):
+    """Subtracts the batch's mean, in any mode."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class Whitened(Net):
+    def between(self, x: Tensor) -> Tensor:
+        return x / x.norm(dim=0, keepdim=True).clamp(min=1e-3)
+
+
+class Attending(Net):
+    """Lets the inputs of a batch attend to each other, as where the axes of a sequence and a batch are confused."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return (x @ x.T).softmax(1) @ x
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Centred, Whitened, Attending, lambda: _with(lambda: nn.BatchNorm1d(5, track_running_stats=False)),
+        lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(0)),
+    ],
+)  # fmt: skip
+def test_outputs_that_depend_on_the_batch_are_remarked_on(network: Callable[[], nn.Module]) -> None:
+    (said,) = _said(network(), logits=False)
+    assert said.startswith("computes something else for an input beside others in evaluation mode")
+
+
 @pytest.mark.parametrize("network", [Average, Remembers, Counts, Listed])
 def test_state_that_is_kept_elsewhere_is_refused(network: type[Net]) -> None:
     with pytest.raises(ValueError, match="keeps something of earlier inputs outside of its parameters and buffers"):

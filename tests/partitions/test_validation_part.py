@@ -12,6 +12,8 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from florilegium.common.errors import DataError
+from florilegium.common.memo import forget
 from florilegium.common.seeds import torch_generator
 from florilegium.partitions.clientdata import ClientData, simulated
 from florilegium.partitions.datasets import DATASETS
@@ -124,6 +126,33 @@ def test_a_run_measures_it_and_counts_all_training_rows(tmp_path: Path) -> None:
     assert all(float(row["validation_loss"]) > 0 for row in rows.values())
     assert "validation_loss_median" in read_metrics(path)[-1]["seen"]
     assert "part 'validation', 40 rows" not in (path / "summary.json").read_text()  # it is used
+
+
+@pytest.mark.parametrize("equal", [0, 1, 12, 40])
+def test_validation_rows_that_are_training_rows_are_counted(tmp_path: Path, equal: int) -> None:
+    keys = _table(tmp_path).model_copy(update={"validation_fraction": 0.25})
+    lines = (tmp_path / "own" / "train.csv").read_text().splitlines()
+    own = (tmp_path / "own" / "val.csv").read_text().splitlines()
+    (tmp_path / "own" / "val.csv").write_text("\n".join([*lines[: equal + 1], *own[equal + 1 :]]) + "\n")
+    forget()
+    counted = (remarks(keys).duplicates or {}).get("validation_in_training", 0)
+    assert counted == equal
+    said = [one for one in remarks(keys).warnings if "of 40 validation rows" in one]
+    assert [one.partition(" of 40")[0] for one in said] == [str(equal)] * bool(equal)
+    if 0 < equal < 40:
+        distinct = keys.model_copy(update={"duplicates": "drop"})
+        _, dataset = federate(distinct)
+        assert dataset.validation is not None
+        assert len(dataset.validation) == 40 - equal
+
+
+def test_a_devices_validation_rows_are_compared_too(tmp_path: Path) -> None:
+    spec, folder = dataset_of(_sites(tmp_path)), _device(tmp_path / "d", train=20, test=6, val=5)
+    _write(folder / "val.csv", 17, 5)
+    assert "3 of 5 validation examples equal training examples" in read_device(folder, spec).notes
+    assert read_device(folder, spec, duplicates="drop").own_validation == 2
+    with pytest.raises(DataError, match="3 of 5 validation examples equal training examples"):
+        read_device(folder, spec, duplicates="refuse")
 
 
 # ---------------------------------------------------------------------------------------------- devices

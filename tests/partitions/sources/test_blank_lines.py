@@ -75,3 +75,22 @@ def test_lines_of_training_rows_are_counted_in_folders_and_on_devices(tmp_path: 
     assert f"left out: {own / 'train.csv'}: 5 blank lines" in decisions(dataset_of(keys), keys.cache_dir)
     data = read_device(own, _texts(tmp_path))
     assert f"left out: {own / 'train.csv'}: 5 blank lines" in data.notes
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "count"),
+    [
+        ("x,label\n1,a\nx,label\n2,b\n", 1, 1), ("u,v\nu,v\n1,2\n", 0, 1), ("u,v\np,q\n u , v\nr,s\nu,v\n", 1, 2),
+        ('"a b",c\n1,2\n"a b",c\n', 1, 1),
+    ],
+)  # fmt: skip
+def test_lines_of_names_between_rows_are_refused(tmp_path: Path, text: str, row: int, count: int) -> None:
+    (tmp_path / "all.csv").write_text(text)
+    with pytest.raises(DataError, match=rf"all.csv: row {row} repeats the line of names \({count} rows do\)"):
+        read_texts(tmp_path / "all.csv")
+
+
+@pytest.mark.parametrize("text", ["x,y\nx,1\n2,y\n", "word\nword\nother\n", "x,y\n,\n1,2\n"])
+def test_rows_that_only_look_like_it_stay(tmp_path: Path, text: str) -> None:
+    (tmp_path / "all.csv").write_text(text)
+    assert read_texts(tmp_path / "all.csv").num_rows == 2

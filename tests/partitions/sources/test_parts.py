@@ -57,6 +57,34 @@ def test_reserved_words_beside_clients_are_refused(tmp_path: Path, other: str) -
         read_folder(folder)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("a_train", "a_test"), ("site-1.train", "site-1.val"), ("Train A", "Test A"), ("train-a", "holdout-a"),
+        ("berlin-training", "berlin-eval"),
+    ],
+)  # fmt: skip
+def test_parts_of_a_client_in_files_of_their_own_are_no_clients(tmp_path: Path, names: tuple[str, str]) -> None:
+    folder = _put(tmp_path, **{f"{name}.csv": _rows(5 * place) for place, name in enumerate((*names, "other"))})
+    with pytest.raises(ConfigurationError, match="seem to be parts of the data of one client, '") as raised:
+        read_folder(folder)
+    assert all(f"'{name}'" in str(raised.value) for name in names)
+
+
+@pytest.mark.parametrize("names", [("a_train", "b_train"), ("test-site", "site"), ("a_test", "b_val"), ("a-1", "a-2")])
+def test_names_of_clients_may_have_such_words(tmp_path: Path, names: tuple[str, str]) -> None:
+    folder = _put(tmp_path, **{f"{name}.csv": _rows(5 * place) for place, name in enumerate(names)})
+    assert _clients(folder).keys() == {*names}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "CSV"])
+def test_clients_below_a_part_are_refused_with_the_way_out(tmp_path: Path, suffix: str) -> None:
+    for part in ("train", "test"):
+        _put(tmp_path / part, **{f"{client}.{suffix}": _rows(0) for client in "ab"})
+    with pytest.raises(DataError, match=r"train holds files of rows \(a.*, b.*\), which are no shards of one table"):
+        read_folder(tmp_path)
+
+
 def test_a_part_that_is_a_folder_beside_clients_is_refused(tmp_path: Path) -> None:
     for client in ("alice", "bob", "eval"):
         _put(tmp_path / client, train__csv=_rows(0))
