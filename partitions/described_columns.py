@@ -12,6 +12,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.partitions.feature_names import features_of
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.tasks.task import TIMES
 
 REACH, BINS = 4.0, 16
 """Bins of numbers reach this many deviations to both sides of the mean; further numbers are in one more bin each."""
@@ -92,5 +93,6 @@ def columns_of(spec: DatasetSpec) -> list[Described]:
         places = tuple(own) if words else (own[0],)
         found.append(Described(name, places, tuple(words), first.mean, first.std, gone.get(name, -1)))
     if spec.y and spec.learned.num_strata:
-        found.append(Described(spec.y, (), tuple(map(str, spec.learned.strata_names))))
+        name = spec.targets.columns[-1 if TIMES in spec.learned.provides else 0]  # whose strata are events
+        found.append(Described(name, (), tuple(map(str, spec.learned.strata_names))))
     return found

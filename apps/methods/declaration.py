@@ -27,7 +27,8 @@ class Method:
         title, source: a short description, and the paper it comes from.
         strategy, client: its server and client class, or references to them; by default the strategy is FedAvg's.
         keys: the section that declares its own configuration keys, or a reference to it.
-        task: what it learns from a dataset: its targets (as its client's ``needs`` allow), clusters, or histograms.
+        task: what it learns from a dataset: its targets (as its client's ``needs`` allow), clusters, histograms of
+            classes, or what its columns hold.
         table: the configuration table of its keys, if several methods share one; "": the method's name or, in another
             package, the client class's name without "Client", in lower case with hyphens.
         new_clients: what a client is tested with that has never trained, before ``finetune-epochs`` tune it.
@@ -39,7 +40,7 @@ class Method:
     strategy: str | type[CohortStrategy] = "florilegium.strategies.fedavg:FedAvg"
     client: str | type[BaseClient] = "florilegium.clients.fedavg:FedAvgClient"
     keys: str | type[Section] = "florilegium.common.settings:NoHyper"
-    task: Literal["targets", "clustering", "histograms"] = "targets"
+    task: Literal["targets", "clustering", "histograms", "columns"] = "targets"
     table: str = ""
     new_clients: str = "the global model"
     implies: Mapping[str, Value] = field(default_factory=dict)

@@ -173,7 +173,7 @@ OWN_METHODS: dict[str, Method] = {
     "describe": Method(
         "What clients' tables hold, and who differs", "reference",
         f"{_STRATEGIES}.statistics.describe:Describe", f"{_CLIENTS}.statistics.describe:DescribeClient",
-        f"{_KEYS}.statistics:DescribeHyper", task="histograms", new_clients="no model",
+        f"{_KEYS}.statistics:DescribeHyper", task="columns", new_clients="no model",
         implies={"model": "linear", "participation": 1.0},
     ),
     "survival": Method(

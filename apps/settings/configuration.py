@@ -271,7 +271,8 @@ def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str
         yield from other_vocabulary(Path(spec.tokenizer), find_folder(pretrained, "model"))
     if entry is None:
         return
-    if (task := spec.learned) and entry.task != "targets" and CLASSES not in task.provides:
+    of_classes = entry.task in ("clustering", "histograms")
+    if (task := spec.learned) and of_classes and CLASSES not in task.provides:
         fitting = [name for name in METHODS.own if METHODS[name].task == "targets"]
         yield (
             f"method: '{method}' learns {entry.task}, and '{spec.name}' has targets that are no classes. Allowed: "

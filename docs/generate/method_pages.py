@@ -26,7 +26,7 @@ OF_LAYERS = re.compile(r"(<!-- begin generated layers: ([^>]+) -->\n).*?(<!-- en
 """What is generated of one of :data:`LAYERS` or of "all" in a page: first marker, layer, second marker."""
 RESULTS = re.compile(r"Results: \[[^\]]+\]\((\.\./results/[^)\s]+)\)")
 """How a page names its results."""
-LEARNS = {"clustering": "clusters", "histograms": "how clients differ"}
+LEARNS = {"clustering": "clusters", "histograms": "how clients differ", "columns": "what columns hold"}
 
 
 def _learned(method: str) -> str:

@@ -173,6 +173,22 @@ def test_mistakes(run: Runs, tmp_path: Path, keys: dict[str, Value], said: str) 
         run("wrong", dataset=_write(_table(60), tmp_path / "data"), **keys)
 
 
+@pytest.mark.parametrize(("task", "named"), [("binary", "ill"), ("regression", ""), ("survival", "E")])
+def test_tables_with_any_target(run: Runs, tmp_path: Path, task: str, named: str) -> None:
+    """Targets that are classes or events are described, too; other numbers are not."""
+    table = _table(300)
+    table["T"], table["E"] = 1.0 + np.arange(300) % 50, (np.arange(300) % 2).astype(float)
+    label = {"binary": "ill", "regression": "T", "survival": "T+E"}[task]
+    kept = table.drop(columns=["T", "E"] if task == "binary" else [])
+    path = run(task, dataset=_write(kept, tmp_path / "data"), task=task, **{"label-column": label})
+    columns = _found(path)["columns"]
+    assert {"age", "dose", "sex"} <= columns.keys()
+    assert ("T" in columns) is False
+    if named:
+        expected = table[named].astype(str).str.removesuffix(".0").value_counts().to_dict()
+        assert columns[named]["counts"] == expected
+
+
 def test_pictures_are_no_table(run: Runs) -> None:
     with pytest.raises(ConfigurationError, match="'describe' needs a table"):
         Runs(run.folder, {"method": "describe", "rounds": 1})("digits", dataset="digits")

@@ -1,0 +1,97 @@
+"""Statistics of three devices with files of their own, one of which may lack a column."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+
+from florilegium.common.errors import RunError
+from florilegium.common.settings import Value
+from tests.runs import Runs
+
+SCHEMA = """
+label = "ill"
+labels = ["no", "yes"]
+task = "binary"
+
+[numbers]
+age = [50.0, 10.0]
+pressure = [130.0, 20.0]
+
+[categories]
+sex = ["f", "m"]
+"""
+NAMES = "abc"
+
+
+def _rows(number: int, n: int = 200) -> pd.DataFrame:
+    rng = np.random.default_rng(number)
+    table = pd.DataFrame({
+        "age": rng.integers(20, 80, n), "pressure": rng.integers(100, 180, n), "sex": rng.choice(["f", "m"], n),
+    })  # fmt: skip
+    return table.assign(ill=np.where(rng.random(n) < 1 / (1 + np.exp(-(table.age - 50) / 10)), "yes", "no"))
+
+
+def _devices(folder: Path, lacks: str = "") -> list[dict[str, Any]]:
+    """Write the schema and each device's files; the device ``lacks`` has no column ``pressure``."""
+    (folder / "patients").mkdir()
+    (folder / "patients" / "schema.toml").write_text(SCHEMA)
+    nodes = []
+    for number, name in enumerate(NAMES):
+        table = _rows(number).drop(columns=["pressure"] if name == lacks else [])
+        (folder / name).mkdir()
+        table.to_csv(folder / name / "train.csv", index=False)
+        table.head(20).to_csv(folder / name / "test.csv", index=False)
+        nodes.append({"client-id": name, "data-path": str(folder / name), "state-dir": str(folder / f"state-{name}")})
+    return nodes
+
+
+def _keys(folder: Path, method: str, clients: int) -> dict[str, Value]:
+    return {
+        "method": method, "dataset": str(folder / "patients"), "num-clients": clients, "evaluate-every": 0,
+        "rounds": 30 if method == "glm" else 1, "start-timeout": 3.0, "roster-timeout": 3.0,
+    }  # fmt: skip
+
+
+def _pooled(numbers: list[int]) -> Any:
+    table = pd.concat([_rows(number) for number in numbers])
+    design = sm.add_constant(np.column_stack([table.age, table.pressure, table.sex == "m"]).astype(float))
+    return sm.Logit((table.ill == "yes").to_numpy(float), design).fit(disp=0, tol=1e-14)
+
+
+@pytest.mark.parametrize("lacks", ["", "c"])
+def test_a_regression_of_devices_is_that_of_their_rows(tmp_path: Path, lacks: str, caplog) -> None:
+    """A device without a column of the schema takes no part; the log names it, and the fit is the others'."""
+    nodes = _devices(tmp_path, lacks)
+    path = Runs(tmp_path / "runs", _keys(tmp_path, "glm", 2 if lacks else 3))("run", nodes)
+    fit = json.loads((path / "summary.json").read_text())["glm"]
+    pooled = _pooled([0, 1] if lacks else [0, 1, 2])
+    found = [line["coefficient"] for line in fit["coefficients"]]
+    np.testing.assert_allclose(found, pooled.params, rtol=2e-6)  # inputs are encoded in single precision
+    assert fit["clients"] == (2 if lacks else 3)
+    assert ("node 102 is skipped" in caplog.text) is bool(lacks)
+
+
+@pytest.mark.parametrize("lacks", ["", "c"])
+def test_a_description_of_devices(tmp_path: Path, lacks: str) -> None:
+    nodes = _devices(tmp_path, lacks)
+    path = Runs(tmp_path / "runs", _keys(tmp_path, "describe", 2 if lacks else 3))("run", nodes)
+    found = json.loads((path / "description.json").read_text())
+    assert found["rows"] == (400 if lacks else 600)
+    assert [*found["by_client"]] == ["a", "b"] if lacks else ["a", "b", "c"]
+    ages = pd.concat([_rows(number) for number in range(found["clients"])]).age
+    assert found["columns"]["age"]["mean"] == pytest.approx(ages.mean(), rel=1e-6)
+
+
+def test_a_run_that_waits_for_all_devices_names_the_one_that_cannot(tmp_path: Path) -> None:
+    nodes = _devices(tmp_path, "c")
+    with pytest.raises(
+        RunError, match=r"2 clients are ready, but some nodes were skipped: node 102: .*its log says why"
+    ):
+        Runs(tmp_path / "runs", _keys(tmp_path, "glm", 3))("run", nodes)
