@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import features
+from florilegium.clients.core.training import fixed_features
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import of_network
 from florilegium.clients.families.accompanied import beside
@@ -36,7 +36,6 @@ class FedCPClient(BaseClient):
     needs = frozenset({VECTOR})
 
     needs_blocks = True
-    augments = False
     hyper: FedCPHyper
     model: nn.Sequential
 
@@ -84,13 +83,13 @@ class FedCPClient(BaseClient):
     def _fit(self, model: Separated, *, epochs: int | None = None) -> float:
         """Train the client's model on its objective; return the mean loss."""
         x, λ = self.data.train.x, self.hyper.discrepancy
-        received = features(model.body, self.data.train).flatten(1)
+        received = fixed_features(model.body, self.data.train)
         draws = self.generator("policy")
 
         def objective(rows: Tensor) -> Tensor:
             h = model.features(x[rows])
             noise = torch.rand(h.shape, generator=draws).logit(1e-6).to(h) if self.hyper.gumbel else None
-            return self.loss(model.classify(h, noise), rows) + λ * discrepancy(h, received[rows], BANDWIDTHS)
+            return self.loss(model.classify(h, noise), rows) + λ * discrepancy(h, received(rows), BANDWIDTHS)
 
         return self.descend(model=model, epochs=epochs, objective=objective)
 

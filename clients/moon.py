@@ -15,7 +15,7 @@ from torch.nn.functional import cosine_similarity, softplus
 
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
-from florilegium.clients.core.training import Objective, features
+from florilegium.clients.core.training import Objective, fixed_features
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.federated import MoonHyper
 from florilegium.models.blocks import block_names, body_and_classifier, of_blocks
@@ -27,7 +27,6 @@ class MoonClient(BaseClient):
 
     training = Training("it has a loss of its own")
     needs_blocks = True
-    augments = False
     hyper: MoonHyper
     model: nn.Sequential
 
@@ -48,14 +47,14 @@ class MoonClient(BaseClient):
         """Return the loss of a batch; ``previous``: arrays of the body that the client trained last."""
         train, received = self.data.train, get_arrays(self.model)
         body, classifier = body_and_classifier(self.model)
-        z_glob = features(body, train).flatten(1)
+        glob = fixed_features(body, train)
         set_arrays(self.model, previous)
-        z_prev = features(body, train).flatten(1)
+        prev = fixed_features(body, train)
         set_arrays(self.model, received)
 
         def objective(rows: Tensor) -> Tensor:
             z = body(train.x[rows])
-            towards, away = (cosine_similarity(z.flatten(1), other[rows]) for other in (z_glob, z_prev))
+            towards, away = (cosine_similarity(z.flatten(1), other(rows)) for other in (glob, prev))
             contrast = softplus((away - towards) / self.hyper.temperature).mean()
             return self.loss(classifier(z), rows) + self.hyper.mu * contrast
 

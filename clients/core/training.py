@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -507,6 +508,19 @@ def mapped(network: nn.Module, examples: Examples) -> Examples:
         return features(network, Examples(redraw(seed, epoch), examples.y))
 
     return Examples(features(network, examples), examples.y, redraw and outputs, examples.weights)
+
+
+def fixed_features(network: nn.Module, examples: Examples) -> Callable[[Tensor], Tensor]:
+    """Return a function of rows: the features (b, d), in evaluation mode, of ``network`` as it is now.
+
+    They are computed once; if the inputs change in every epoch, for each batch, by a copy of the network, which may
+    train on.
+    """
+    if examples.redraw is None:
+        known = features(network, examples).flatten(1)
+        return lambda rows: known[rows]
+    copied = deepcopy(network).eval().requires_grad_(False)
+    return lambda rows: copied(examples.x[rows]).flatten(1)
 
 
 @offered
