@@ -61,7 +61,7 @@ def key(default: Value, meaning: str, *, values: str = "", where: str = "", **bo
         values: description of the allowed values, if type and bounds do not already define them.
         where: with which values of other keys something reads this one, if not always: conditions such as
             "mode=buffered", "aggregation=krum|median", "fleet.speed!=0", joined by " or ", and those by " and ";
-            "learns" in place of a key stands for what the method learns.
+            "descends" in place of a key says whether the method's clients train by descent.
         bounds: constraints such as ``ge``, ``gt``, ``le``, ``lt`` and ``pattern``, passed to :func:`pydantic.Field`.
     """
     return Field(default, description=meaning, json_schema_extra={"values": values, "where": where}, **bounds)

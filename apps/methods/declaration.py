@@ -31,6 +31,7 @@ class Method:
             classes, or what its columns hold.
         table: the configuration table of its keys, if several methods share one; "": the method's name or, in another
             package, the client class's name without "Client", in lower case with hyphens.
+        descends: whether its clients train by descent, so that the keys of local training count.
         new_clients: what a client is tested with that has never trained, before ``finetune-epochs`` tune it.
         implies: common keys that the method sets itself, by name; another value of them is an error.
     """
@@ -42,6 +43,7 @@ class Method:
     keys: str | type[Section] = "florilegium.common.settings:NoHyper"
     task: Literal["targets", "clustering", "histograms", "columns"] = "targets"
     table: str = ""
+    descends: bool = True
     new_clients: str = "the global model"
     implies: Mapping[str, Value] = field(default_factory=dict)
 

@@ -37,7 +37,7 @@ def _ranked(
 def _clustering(title: str, source: str, strategy: str, client: str = "kmeans:KMeansClient") -> Method:
     return Method(
         title, source, f"{_STRATEGIES}.clustering.{strategy}", f"{_CLIENTS}.clustering.{client}",
-        f"{_KEYS}.clustering:KMeansHyper", task="clustering", table="kmeans",
+        f"{_KEYS}.clustering:KMeansHyper", task="clustering", table="kmeans", descends=False,
         new_clients="the common centres",
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ OWN_METHODS: dict[str, Method] = {
     "ppfe-linear": Method(
         "PPFE for linear regression", "Emrani et al., section 6.1",
         f"{_STRATEGIES}.ppfe_linear:PPFELinear", f"{_CLIENTS}.ppfe_linear:PPFELinearClient",
-        f"{_KEYS}.ppfe:PPFELinearHyper",
+        f"{_KEYS}.ppfe:PPFELinearHyper", descends=False,
     ),
     "per-fedavg": Method(
         "A model that adapts in a step", "Fallah et al. 2020",
@@ -168,23 +168,23 @@ OWN_METHODS: dict[str, Method] = {
     "mdm": Method(
         "How clients differ: a mixture model", "Scott, thesis, chapter 3",
         f"{_STRATEGIES}.mdm:MDM", f"{_CLIENTS}.mdm:MDMClient", f"{_KEYS}.mdm:MDMHyper", task="histograms",
-        new_clients="no model",
+        descends=False, new_clients="no model",
     ),
     "describe": Method(
         "What clients' tables hold, and who differs", "reference",
         f"{_STRATEGIES}.statistics.describe:Describe", f"{_CLIENTS}.statistics.describe:DescribeClient",
-        f"{_KEYS}.statistics:DescribeHyper", task="columns", new_clients="no model",
+        f"{_KEYS}.statistics:DescribeHyper", task="columns", descends=False, new_clients="no model",
         implies={"model": "linear", "participation": 1.0},
     ),
     "survival": Method(
         "Survival curves and Cox models from sums", "Cox 1972; Andreux et al. 2020",
         f"{_STRATEGIES}.statistics.survival:Survival", f"{_CLIENTS}.statistics.survival:SurvivalClient",
-        f"{_KEYS}.statistics:SurvivalHyper", implies={"model": "linear", "participation": 1.0},
+        f"{_KEYS}.statistics:SurvivalHyper", descends=False, implies={"model": "linear", "participation": 1.0},
     ),
     "glm": Method(
         "Regression with exact sums, and its intervals", "McCullagh, Nelder 1989",
         f"{_STRATEGIES}.statistics.glm:GLM", f"{_CLIENTS}.statistics.glm:GLMClient", f"{_KEYS}.statistics:GLMHyper",
-        implies={"model": "linear", "participation": 1.0},
+        descends=False, implies={"model": "linear", "participation": 1.0},
     ),
     "feddyn": Method(
         "Dynamically regularised local objectives", "Acar et al. 2021",

@@ -13,8 +13,8 @@ from florilegium.strategies.settings.server import TABLES
 
 log = logging.getLogger("flwr")
 
-LEARNS = "learns"
-"""Name in conditions of what the run's method learns (:attr:`florilegium.apps.methods.declaration.Method.task`)."""
+DESCENDS = "descends"
+"""Name in conditions of :attr:`florilegium.apps.methods.declaration.Method.descends`."""
 
 
 def warn_of_idle_keys(
@@ -63,7 +63,7 @@ def idle_keys(given: Mapping[str, Value]) -> dict[str, str]:
         table, dot, _ = key.partition(".")
         if dot and table not in read:
             found[key] = f"the runs read only the tables {', '.join(sorted(read))}"
-        elif unmet := next(_unmet(conditions.get(key, ""), {**config, LEARNS: METHODS[method].task}), ""):
+        elif unmet := next(_unmet(conditions.get(key, ""), {**config, DESCENDS: METHODS[method].descends}), ""):
             found[key] = f"read only with {unmet}"
     return found
 
@@ -87,7 +87,7 @@ def _unmet(where: str, config: Mapping[str, Value]) -> Iterator[str]:
     """Yield the conditions of ``where``, joined by " and ", that a configuration does not meet, in words."""
     for condition in where.split(" and ") if where else ():
         if not any(_holds(choice, config) for choice in condition.split(" or ")):
-            words = condition.replace(f"{LEARNS}=", "a method that learns ").replace("|", " or ")
+            words = condition.replace(f"{DESCENDS}=true", "a method that trains by descent").replace("|", " or ")
             yield words.replace("!=", " ≠ ").replace("=", " = ").removesuffix(" ")
 
 

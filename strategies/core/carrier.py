@@ -111,7 +111,8 @@ class Carrier:
                 secure=None if terms is None else terms(clients),
             )  # fmt: skip
             request = reduce(lambda asked, layer: layer.request(exchange, asked), self._layers, request)
-            messages.append(Message(request.pack(record), node, "evaluate" if exchange.evaluation else "train"))
+            kind = "evaluate" if exchange.evaluation else "train"  # the round is for devices' logs
+            messages.append(Message(request.pack(record), node, kind, group_id=str(self._number)))
         return messages
 
     def account(self, exchange: Exchange, outcome: Outcome) -> Outcome:

@@ -91,9 +91,9 @@ def _app(folder: Path, word: str) -> App:
     return App("tests/told", "1.0.0", content, hashlib.sha256(content).hexdigest())
 
 
-def _message(wish: str, run: int = 1) -> Message:
+def _message(wish: str, run: int = 1, round: str = "") -> Message:
     identify()
-    about = Metadata(run, wish, 0, 1, "", "", 0.0, 60.0, "train")
+    about = Metadata(run, wish, 0, 1, "", round, 0.0, 60.0, "train")
     return make_message(metadata=about, content=RecordDict({"config": ConfigRecord({"wish": wish})}))
 
 
@@ -226,6 +226,12 @@ def test_a_death_costs_one_message_and_runs_have_processes_of_their_own(tmp_path
     assert len(answers.runs) == 2
     answers.end()
     assert not answers.runs
+
+
+def test_the_log_has_the_round(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "flwr"):
+        Answers(_Link(None)).give(_message("train", 5, "17"), None)  # type: ignore[arg-type]
+    assert "run 5, round 17: train" in [record.getMessage() for record in caplog.records]
 
 
 def test_an_app_that_nobody_trusted_has_signed_does_not_run() -> None:

@@ -54,6 +54,8 @@ SMALL: dict[str, Value] = {
         ({"secure-range": 4.0, "secure-aggregation": True}, set()),
         ({"momentum": 0.9, "optimizer": "adam"}, {"momentum"}),
         ({"learning-rate": 0.9, "method": "optimal", "model": "centers"}, {"learning-rate"}),
+        ({"learning-rate": 0.9, "weight-decay": 0.1, "method": "glm"}, {"learning-rate", "weight-decay"}),
+        ({"optimizer": "adam", "method": "ppfe-linear"}, {"optimizer"}),
         ({"tracker-project": "a"}, {"tracker-project"}),
         ({"no-such-key": 1}, set()),  # an error of its own
     ],
@@ -171,8 +173,9 @@ def _idle_in(base: dict[str, Value]) -> Iterator[tuple[str, Value]]:
         {**SMALL, "partitioner": "dirichlet", "dirichlet-over": "classes", "compression.scheme": "top-k"},
         {**SMALL, "rounds": 1, "method": "k-fed", "model": "centers", "kmeans.privacy-unit": "none",
          "kmeans.radius": 1.0, "kmeans.reveal-rows": True},
+        {**SMALL, "method": "mdm", "evaluate-every": 0, "mdm.components": "1"},
     ],
-    ids=["fedavg", "adaptive", "buffered", "compressed", "clustering"],
+    ids=["fedavg", "adaptive", "buffered", "compressed", "clustering", "histograms"],
 )  # fmt: skip
 def test_what_is_named_changes_nothing(base: dict[str, Value], tmp_path: Path) -> None:
     idle = dict(_idle_in(base))

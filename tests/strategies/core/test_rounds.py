@@ -653,3 +653,14 @@ class TestValidation:
             run("other", method="k-fed", model="centers", **self.KEYS)
         with pytest.raises(ConfigurationError, match="validate with"):
             run("small", patience=1, rounds=3, **{**self.KEYS, "validation-fraction": 0.001})
+
+
+def test_messages_name_their_round_for_the_logs_of_devices(tmp_path: Path) -> None:
+    keys = config(**{"num-clients": 3, "rounds": 3, "evaluate-every": 2, "runs-dir": str(tmp_path), **SHORT})
+    named: list[tuple[str, int]] = [
+        (message.metadata.group_id, int(message.content["config"]["round"]))  # type: ignore[arg-type]
+        for message in run_app(keys).sent
+        if message.metadata.message_type in ("train", "evaluate")
+    ]
+    assert {number for _, number in named} == {1, 2, 3}
+    assert all(group == str(number) for group, number in named)
