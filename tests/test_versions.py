@@ -70,11 +70,10 @@ def test_the_newest_version(package: str, tmp_path: Path) -> None:
 
 @pytest.mark.versions
 def test_the_lowest_versions_of_all_packages_together(tmp_path: Path) -> None:
-    """Without optional dependencies, which need newer versions of some packages."""
     options = ("--upgrade", "--resolution", "lowest-direct")
     resolved = resolve(tmp_path / "lowest", *options, wanted={}, extras=())
     lowest = {name: resolved[name] for name in REQUIRED}
-    environment = build(tmp_path / "env", resolve(tmp_path, wanted=lowest, extras=()))
+    environment = build(tmp_path / "env", resolve(tmp_path, wanted=lowest))
     assert environment.versions([*lowest]) == lowest
     assert {name: lowest[name] for name in TESTED} == {name: versions[0] for name, versions in TESTED.items()}
     _passes(environment, "all", tmp_path)

@@ -24,14 +24,7 @@ JOBS = {
     "torch": ("tests/models", "tests/clients", "tests/privacy", "tests/methods/test_every_method.py", _JOB),
     "opacus": (*_PRIVACY, "tests/methods/test_private_pefll.py", _JOB),
     "dp-accounting": (*_PRIVACY, "tests/methods/test_mdm.py", _JOB),
-    "all": (
-        *_FLOWER,
-        *_PRIVACY,
-        "tests/clients/core",
-        "tests/partitions/partitioners",
-        "tests/methods/test_every_method.py",
-        *(f"tests/partitions/sources/test_{kind}.py" for kind in ("decode", "folders", "inference", "pictures")),
-    ),
+    "all": (*_FLOWER, *_PRIVACY, "tests/clients/core", "tests/partitions", "tests/methods/test_every_method.py"),
 }
 """Tests that use a package most, by package: single tests, and files and folders, whose long tests are left out."""
 
