@@ -12,7 +12,7 @@ PARTS = ("Subject", "What", "Symptom", "Concerns", "Expected", "Seen", "Here")
 """What the head of a script says, each on a line ``# Part: text``; ``Test`` may follow."""
 _GROUPS = {
     "Privacy": ("opacus", "dp-accounting"),
-    "Figures": ("torchmetrics", "lifelines", "scikit-learn"),
+    "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river"),
     "Splits and data": ("fluke", "fedlab", "pfl", "flwr-datasets", "datasets"),
     "Trained models": ("torch", "onnxruntime", "safetensors", "peft", "xgboost", "transformers"),
 }
