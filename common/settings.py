@@ -52,7 +52,7 @@ class Section(BaseModel):
         """
 
 
-def key(default: Value, meaning: str, *, values: str = "", where: str = "", **bounds: Any) -> Any:
+def key(default: Value, meaning: str, *, values: str = "", where: str = "", also: str = "", **bounds: Any) -> Any:
     """Declare a configuration key as a field of a :class:`Section`; its documentation is generated from this.
 
     Args:
@@ -62,9 +62,11 @@ def key(default: Value, meaning: str, *, values: str = "", where: str = "", **bo
         where: with which values of other keys something reads this one, if not always: conditions such as
             "mode=buffered", "aggregation=krum|median", "fleet.speed!=0", joined by " or ", and those by " and ";
             "descends" in place of a key says whether the method's clients train by descent.
+        also: what other programs call it, words separated by blanks, by which messages and searches find it.
         bounds: constraints such as ``ge``, ``gt``, ``le``, ``lt`` and ``pattern``, passed to :func:`pydantic.Field`.
     """
-    return Field(default, description=meaning, json_schema_extra={"values": values, "where": where}, **bounds)
+    extra = {"values": values, "where": where, "also": also}
+    return Field(default, description=meaning, json_schema_extra=dict(extra), **bounds)
 
 
 class DataSettings(Section):
@@ -72,7 +74,12 @@ class DataSettings(Section):
 
     title = "The run"
 
-    seed: int = key(1, "seed of every random draw of the run: federation, initial model, cohorts, batches", ge=0)
+    seed: int = key(
+        1,
+        "seed of every random draw of the run: federation, initial model, cohorts, batches",
+        ge=0,
+        also="random-seed manual-seed",
+    )
     dataset: str = key("digits", "the dataset", values="`florilegium datasets`, or [your own](data.md)")
 
 

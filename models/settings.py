@@ -79,6 +79,7 @@ class NetworkSettings(Section):
             f"`{name}`"
             for name in (*NETWORKS.own, "torchvision:…", "timm:…", "transformers:…", "package.module:function")
         ),
+        also="network net architecture",
     )
     weights: Annotated[str, AfterValidator(_check_weights)] = key(
         "",

@@ -232,12 +232,14 @@ class FederationSettings(SourceSettings):
         "`exponential`, `inner-dirichlet`, `distribution`, `pathological`, `continuous`, `grouped-natural`, `file`, "
         "`pfllib-pathological`, `pfllib-practical`, `extended-dirichlet`, `quantity-skew`, `noise`, or "
         "[one of your own](partitions.md#a-partitioner-of-your-own)",
+        also="partition partitioning",
     )  # fmt: skip
     num_clients: int = key(
         20,
         "number of clients; 0 with `natural`, `grouped-natural`, `file`: all; on devices: how many to wait for before "
         "round 1",
         ge=0,
+        also="clients num-partitions num-supernodes n-clients num-users",
     )
     classes_per_client: Annotated[int | str, AfterValidator(_check_classes)] = key(
         "2-3",

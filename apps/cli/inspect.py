@@ -230,13 +230,15 @@ def recipes(
 
 @looking.add("florilegium keys fedprox", "tables:keys")
 def keys(word: Annotated[str, typer.Argument(autocompletion=complete_method)]) -> None:
-    """List the configuration keys: values, default, meaning."""
+    """List the configuration keys: values, default, meaning; words of PyTorch and Flower find them, too."""
     from florilegium.apps.settings.configuration import sections
     from florilegium.apps.settings.keys import groups, installed_sections
 
     known = [key for group in groups(sections() | installed_sections()) for key in group.keys]
     rows = [
-        (key.name, key.shown_default, key.values.replace("\\|", "|"), key.meaning) for key in known if word in key.name
+        (key.name, key.shown_default, key.values.replace("\\|", "|"), key.meaning)
+        for key in known
+        if word in key.name or word in key.also
     ]
     if not rows:
         raise ConfigurationError(

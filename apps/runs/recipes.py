@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from florilegium.apps.origins.code import layer_folder
-from florilegium.common.errors import ConfigurationError, nearest
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.places import read_utf8
 
 RECIPES = layer_folder("apps") / "recipes"
@@ -32,8 +34,14 @@ def find_recipe(name: str, beside: Path = Path()) -> Path:
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         known = recipe_names()
-        raise ConfigurationError(f"there is no recipe '{name}'{nearest(name, known)} Known: {', '.join(known)}.")
+        raise ConfigurationError(f"there is no recipe '{name}'{_near(name, known)}; `florilegium recipes` lists all")
     return path.resolve()
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    """Return the three recipes that are nearest to a name, in words; "" if none is near."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"; near are {', '.join(close)}" if close else ""
 
 
 def introduction(path: Path) -> list[str]:

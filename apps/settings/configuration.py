@@ -124,6 +124,15 @@ def defaults() -> dict[str, Value]:
     return _flat(sections())
 
 
+def called(word: str) -> str:
+    """Return the common key that other programs call ``word``, such as "lr"; "" if there is none."""
+    for field in sections()[""].model_fields.values():
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and word in str(extra.get("also", "")).split():
+            return str(field.alias)
+    return ""
+
+
 def defaults_of(config: Mapping[str, Value]) -> dict[str, Value]:
     """Return every key that a run with the method and partitioner of ``config`` may have, with its default."""
     return {**defaults(), **_flat(package_sections(config))}
@@ -186,7 +195,9 @@ def _parsed(given: tuple[tuple[str, type[Value], Value], ...]) -> tuple[Settings
     problems = []
     known = {**defaults(), **_flat(package_sections(config))}
     for name in config.keys() - known.keys():
-        problems.append(f"{name}: there is no such key{nearest(name, known)}")
+        meant = called(name)
+        hint = f"; it is called '{meant}' here" if meant else nearest(name, known)
+        problems.append(f"{name}: there is no such key{hint}")
     for name in known.keys() - config.keys():
         problems.append(
             f"{name}: missing, though the code declares it; the app's pyproject.toml is older than its code: run 'make "

@@ -25,12 +25,14 @@ class Key:
         default: its default value.
         values: the allowed values, in Markdown.
         meaning: what it does, in Markdown.
+        also: what other programs call it.
     """
 
     name: str
     default: Value
     values: str
     meaning: str
+    also: tuple[str, ...] = ()
 
     @property
     def shown_default(self) -> str:
@@ -90,7 +92,8 @@ def _methods(table: str) -> str:
 
 def _key(table: str, field: FieldInfo) -> Key:
     name = f"{table}.{field.alias}" if table else str(field.alias)
-    return Key(name, field.default, _values(field), field.description or "")
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    return Key(name, field.default, _values(field), field.description or "", tuple(str(extra.get("also", "")).split()))
 
 
 def _values(field: FieldInfo) -> str:

@@ -40,9 +40,11 @@ class SharedSettings(NetworkSettings, SourceSettings):
 
     method: str = key("fedavg", "the method", values="`florilegium methods`")
     optimizer: Literal["sgd", "adam"] = key("sgd", "local optimizer", where="descends=true")
-    local_epochs: int = key(5, "epochs of local training per round", ge=1, where="local-steps=0")
+    local_epochs: int = key(
+        5, "epochs of local training per round", ge=1, where="local-steps=0", also="epochs num-epochs local-ep"
+    )
     local_steps: int = key(0, "batches of local training per round, instead of epochs; 0: count epochs", ge=0)
-    batch_size: int = key(10, "examples in a batch", ge=1)
+    batch_size: int = key(10, "examples in a batch", ge=1, also="batch bs train-batch-size")
     batch_order: Annotated[str, AfterValidator(_check_batch_order)] = key(
         EACH_ROUND,
         "order of a client's examples: new in every round, or a round goes on where the client's last one stopped "
@@ -64,19 +66,21 @@ class SharedSettings(NetworkSettings, SourceSettings):
         "of local training: `bf16` multiplies matrices in bfloat16; parameters, sums and evaluations stay in float32 "
         "([more](pretrained.md#larger-models))",
     )
-    learning_rate: float = key(0.05, "learning rate of the local optimizer", gt=0, where="descends=true")
+    learning_rate: float = key(
+        0.05, "learning rate of the local optimizer", gt=0, where="descends=true", also="lr eta client-lr"
+    )
     learning_rate_decay: float = key(
         1.0,
         "in round t clients' learning rates are multiplied by `learning-rate-decay`^⌊(t − 1)/`decay-rounds`⌋; "
         "`adaptation-rate`, pFedMe's `personal-learning-rate`, FedALA's `weight-learning-rate` and FedL2P's "
         "learning rates do not decay",
-        gt=0, le=1, where="descends=true",
+        gt=0, le=1, where="descends=true", also="lr-decay",
     )  # fmt: skip
     decay_rounds: int = key(
         10, "rounds after which the learning rate decays once", ge=1, where="learning-rate-decay!=1 and descends=true"
     )
     momentum: float = key(0.0, "momentum of local SGD", ge=0, lt=1, where="optimizer=sgd and descends=true")
-    weight_decay: float = key(0.0, "weight decay of the local optimizer", ge=0, where="descends=true")
+    weight_decay: float = key(0.0, "weight decay of the local optimizer", ge=0, where="descends=true", also="wd l2")
     augment: Annotated[str, AfterValidator(_check_augment)] = key(
         "none",
         "random changes of training images, new in every epoch: shifts by up to 4 pixels and mirrors; or transforms of "
@@ -84,7 +88,11 @@ class SharedSettings(NetworkSettings, SourceSettings):
         values='`none`, `crop-flip`, or names such as `"RandomRotation(degrees=10)+RandomGrayscale"`',
     )
     max_grad_norm: float = key(
-        0.0, "clip each local step's gradient to this norm; 0: no clipping", ge=0, where="descends=true"
+        0.0,
+        "clip each local step's gradient to this norm; 0: no clipping",
+        ge=0,
+        where="descends=true",
+        also="clip-grad grad-clip gradient-clipping",
     )
     finetune_epochs: int = key(
         0, "epochs for which each client fine-tunes a copy of the model before a test", ge=0, where="descends=true"

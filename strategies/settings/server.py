@@ -24,9 +24,25 @@ class ServerSettings(FederationSettings, SharedSettings):
 
     title = "Rounds, aggregation, evaluation and output"
 
-    rounds: int = key(30, "number of rounds; 0, with `init`, only evaluates a finished run", ge=0)
-    participation: float = key(0.5, "participation rate: share of the trainable clients in each round", gt=0, le=1)
-    cohort_size: int = key(0, "number of clients in each round; 0: by `participation`", ge=0)
+    rounds: int = key(
+        30,
+        "number of rounds; 0, with `init`, only evaluates a finished run",
+        ge=0,
+        also="num-rounds num-server-rounds global-rounds comm-rounds n-rounds",
+    )
+    participation: float = key(
+        0.5,
+        "participation rate: share of the trainable clients in each round",
+        gt=0,
+        le=1,
+        also="fraction-train fraction-fit join-ratio client-fraction frac fraction",
+    )
+    cohort_size: int = key(
+        0,
+        "number of clients in each round; 0: by `participation`",
+        ge=0,
+        also="clients-per-round min-fit-clients min-train-nodes num-join-clients",
+    )
     final_participation: float = key(
         0.0,
         "participation rate in the last round (of every stage, where a method has stages); 0: as in other rounds",
@@ -65,7 +81,10 @@ class ServerSettings(FederationSettings, SharedSettings):
         "ε = 1e-8, is for hypernetworks",
     )
     server_learning_rate: float = key(
-        1.0, "learning rate of the server optimizer; adaptive ones need less, such as 0.1 or 0.01", gt=0
+        1.0,
+        "learning rate of the server optimizer; adaptive ones need less, such as 0.1 or 0.01",
+        gt=0,
+        also="server-lr global-lr",
     )
     server_momentum: float = key(
         0.0, "momentum of the server optimizer `sgd`", ge=0, lt=1, where="server-optimizer=sgd"

@@ -18,7 +18,7 @@ from florilegium.apps.methods.registry import METHODS
 from florilegium.apps.origins.code import code_version
 from florilegium.apps.origins.packages import versions
 from florilegium.apps.origins.tested import TESTED
-from florilegium.apps.settings.configuration import complete, defaults, packed, parse, received, sections
+from florilegium.apps.settings.configuration import called, complete, defaults, packed, parse, received, sections
 from florilegium.apps.settings.keys import Key, groups, method_keys
 from florilegium.clients.core.wire import Announcement
 from florilegium.common.commit import commit_of
@@ -197,3 +197,13 @@ def test_a_run_of_an_earlier_version_is_read_in_todays_words(tmp_path: Path) -> 
     for method, expected in (("fedavg", "fedadam"), ("pefll", "adam")):
         (tmp_path / "config.toml").write_text(f'method = "{method}"\nserver-optimizer = "adam"\n')
         assert read_config(tmp_path)["server-optimizer"] == expected
+
+
+def test_words_of_other_programs_name_one_key_each() -> None:
+    words = [word for group in groups() for key in group.keys if "." not in key.name for word in key.also]
+    assert "lr" in words
+    assert len(words) == len(set(words))
+    assert not {*words} & {*defaults()}
+    assert called("fraction-train") == "participation"
+    with pytest.raises(ConfigurationError, match="lr: there is no such key; it is called 'learning-rate' here"):
+        parse(complete({"lr": 0.1}))
