@@ -16,7 +16,7 @@ if not (_here / "apps").is_dir():
     __path__.append(str(_here.parent))
 
 if _TYPE_CHECKING:
-    from florilegium.apps.api.running import Comparison, Sweep, compare, run, sweep
+    from florilegium.apps.api.running import Comparison, Sweep, compare, describe, run, sweep
     from florilegium.apps.api.runs import Run
     from florilegium.apps.api.runs import list_runs as runs
     from florilegium.apps.api.runs import open_run as open
@@ -48,6 +48,7 @@ if _TYPE_CHECKING:
 _PUBLIC = {
     # runs
     "run": "apps.api.running:run",
+    "describe": "apps.api.running:describe",
     "compare": "apps.api.running:compare",
     "sweep": "apps.api.running:sweep",
     "tune": "apps.api.tuning:tune",

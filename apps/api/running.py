@@ -65,6 +65,23 @@ def run(
     return Run(carry_out_run(overrides, _means(engine, workers, progress), on_evaluation))
 
 
+def describe(**keys: Any) -> dict[str, Any]:
+    """Describe the clients' tables before anything is trained; return the description.
+
+    Args:
+        keys: configuration keys, as of :func:`run`: ``dataset``, ``partitioner``, ``describe={"min_count": 10}``, ….
+
+    Returns:
+        What ``description.json`` in the run's folder has: "columns", "by_client", "correlations", and "problems", the
+        worst first (docs/methods/describe.md).
+
+    Raises:
+        ConfigurationError, RunError: as :func:`run`.
+    """
+    found: dict[str, Any] = run(progress=False, **{"method": "describe", "rounds": 1, **keys}).summary["description"]
+    return found
+
+
 class Comparison:
     """Several methods on one federation, with one or more seeds.
 

@@ -90,6 +90,22 @@ def run(
     _carry_out(overrides, workers, engine)
 
 
+@running.add("florilegium describe --set dataset=./own --set partitioner=natural --set num-clients=0", "running:run")
+def describe(
+    engine: EngineOption, workers: Workers = CORES, assignments: Assignments = None, runs_dir: RunsDir = None
+) -> None:
+    """Describe the clients' tables before training. The last line on standard output is the run's folder.
+
+    The folder has description.html and description.json.
+    """
+    from florilegium.apps.runs.experiment import read_assignments, resolve
+    from florilegium.apps.settings.idle import warn_of_idle_keys
+
+    overrides = resolve(None, ["method=describe", "rounds=1", *(assignments or [])], options_of(runs_dir))
+    warn_of_idle_keys(read_assignments(assignments or []), [overrides])
+    _carry_out(overrides, workers, engine)
+
+
 @running.add("florilegium check ppfe-cifar10-s2:fedper --set rounds=500")
 def check(recipe: Recipe = None, assignments: Assignments = None) -> None:
     """Check a run's configuration and data without running it; list changed keys, and estimate what it takes."""

@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+import florilegium as fl
+from florilegium.apps.cli.app import cli
 from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import Value
 from florilegium.models.statistics.suppression import HIDDEN
 from florilegium.strategies.statistics.description import jensen_shannon, quantiles, wasserstein
 from tests.runs import Runs
+from tests.support import CACHE
 
 KEYS: dict[str, Value] = {
     "method": "describe", "partitioner": "natural", "num-clients": 0, "rounds": 1, "missing": "indicator",
@@ -187,6 +191,20 @@ def test_tables_with_any_target(run: Runs, tmp_path: Path, task: str, named: str
     if named:
         expected = table[named].astype(str).str.removesuffix(".0").value_counts().to_dict()
         assert columns[named]["counts"] == expected
+
+
+def test_the_command_and_the_function(tmp_path: Path) -> None:
+    """Both give the same description as the method's run."""
+    data = _write(_table(300), tmp_path / "data")
+    keys = {"partitioner": "natural", "missing": "indicator", "label_column": "ill", "cache_dir": str(CACHE)}
+    found = fl.describe(dataset=data, num_clients=0, runs_dir=str(tmp_path / "python"), **keys)
+    words = [f"{name.replace('_', '-')}={value}" for name, value in {**keys, "num_clients": 0, "dataset": data}.items()]
+    options = [word for one in words for word in ("--set", one)]
+    done = CliRunner().invoke(cli, ["describe", *options, "--workers", "1", "--runs-dir", str(tmp_path / "shell")])
+    assert done.exit_code == 0, done.output
+    (path,) = (tmp_path / "shell").iterdir()
+    assert _found(path) == found
+    assert found["rows"] == 300
 
 
 def test_pictures_are_no_table(run: Runs) -> None:

@@ -26,7 +26,7 @@ from tests.processes import ROOT
 
 TOP = typer.main.get_command(cli)
 GROUPS = {
-    "Run": ["run", "check", "resume", "reproduce", "compare", "sweep", "tune", "new", "app", "board"],
+    "Run": ["run", "describe", "check", "resume", "reproduce", "compare", "sweep", "tune", "new", "app", "board"],
     "Inspect": [
         "watch", "report", "runs", "predict", "export", "personalise", "transfer", "methods", "recipes", "keys",
         "track",
