@@ -5,7 +5,8 @@
 # Concerns: penalised Cox models as baselines for federated survival analysis
 # Expected: almost without penalty, survival functions are those of `CoxPHSurvivalAnalysis` with Breslow's ties, as they are without `normalize`.
 # Seen: the time that a tenth of 400 patients outlive has a mean survival probability of 0.10 without `normalize`, 0.15 with it.
-# Here: The suite's survival task has risks and the C-index, and no baseline.
+# Here: Survival curves from sums are Kaplan and Meier's, and are compared with those of pooled rows; Cox models have no baseline.
+# Test: tests/methods/test_survival.py::test_curves_are_those_of_lifelines
 . "$(dirname "$0")/environment"
 install scikit-survival==0.28.0 scikit-learn==1.9.1 numpy==2.4.6 scipy==1.17.1 pandas==2.3.3
 python - << 'END'

@@ -5,7 +5,8 @@
 # Concerns: regressions from clients' counts, and figures pooled from them
 # Expected: frequency weights are documented as repeated rows; McFadden's figure is right.
 # Seen: 155 records, 60 of them distinct: 0.21 from the records, 0.45 from the counts.
-# Here: The suite has no generalised linear models with counts.
+# Here: Generalised linear models from sums report likelihood and AIC, no pseudo R²; fits with weights are compared with pooled ones.
+# Test: tests/methods/test_glm.py::TestPooled::test_weights
 . "$(dirname "$0")/environment"
 install statsmodels==0.15.0 numpy==2.4.6 scipy==1.17.1 pandas==2.3.3
 python - << 'END'
