@@ -320,8 +320,8 @@ class TestEvaluate:
         with torch.no_grad():
             p = torch.softmax(model(examples.x).double(), dim=1).numpy()
         loss, accuracy = evaluate(model, examples, task=TASK).values()
-        assert loss == pytest.approx(log_loss(examples.y, p, labels=range(CLASSES)), rel=1e-5)
-        assert accuracy == pytest.approx(accuracy_score(examples.y, p.argmax(axis=1)))
+        assert loss == pytest.approx(log_loss(examples.y.numpy(), p, labels=range(CLASSES)), rel=1e-5)
+        assert accuracy == pytest.approx(accuracy_score(examples.y.numpy(), p.argmax(axis=1)))
 
     def test_without_examples_both_are_nan(self):
         loss, accuracy = evaluate(_linear(), _examples(0), task=TASK).values()

@@ -49,7 +49,8 @@ SCALES: dict[str, tuple[Sequence[Any], pa.DataType]] = {
 @pytest.mark.parametrize("name", SCALES)
 def test_numbers_are_standardised_before_they_are_rounded(name: str) -> None:
     values, kind = SCALES[name]
-    column = pa.chunked_array([pa.array(values[:2], kind), pa.array(values[2:], kind)])
+    cells = np.array(values, np.float16) if kind == pa.float16() else values  # older versions take no Python numbers
+    column = pa.chunked_array([pa.array(cells[:2], kind), pa.array(cells[2:], kind)])
     mean, std = moments(column, "x")
     exact = [Fraction(value) for value in values]
     average = sum(exact, Fraction(0)) / len(exact)
