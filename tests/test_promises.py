@@ -117,12 +117,15 @@ class Neighbours:
             patch.setattr(SimulatedClients, "data", changed)
             grid = run_app(_keys(method, unit, self._folder, **{"run-name": name}), nodes=3)
         found: Arrays = {}
+        replies = 0
         for number, message in enumerate(grid.received):
             assert not message.has_error(), message.error
-            if "metrics" in message.content:
+            if "outcome" in message.content:
                 reply = Reply.unpack(message.content)
                 assert not reply.failures
+                replies += 1
                 found |= {f"{number} {array}": values for array, values in reply.arrays.items()}
+        assert replies, "nothing that left the clients was compared"
         checkpoint = read_checkpoint(self._folder / name)
         return found | {f"model {n}": a for n, a in checkpoint.arrays.items()} | {
             f"state {n}": a for n, a in checkpoint.state.items()
@@ -145,7 +148,10 @@ def test_every_claim_is_enforced_and_everything_else_refused(
         assert neighbours.differences(method, unit) < 1e-5
         return
     for way in (lambda: run_app(keys), lambda: run_here(keys, tmp_path / "here")):
-        with pytest.raises(ConfigurationError, match=re.escape(f"'{unit}' is not supported by method '{method}'")):
+        refused = (
+            re.escape(f"'{unit}' is not supported by method '{method}'") + f"|'{unit}' needs a loss of each example"
+        )
+        with pytest.raises(ConfigurationError, match=refused):
             way()
 
 
