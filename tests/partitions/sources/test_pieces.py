@@ -77,7 +77,7 @@ def test_a_model_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
 
 class TestDatasets:
     def test_a_folder_of_tables(self, tmp_path: Path) -> None:
-        (tmp_path / "train.csv").write_text("text,label\nw0 w1,a\nw5,b\nw1 w2 w3 w4,a\n" * 3)
+        (tmp_path / "train.csv").write_text("text,label\n" + "w0 w1,a\nw5,b\nw1 w2 w3 w4,a\n" * 3)
         given = settings(**keys(dataset=str(tmp_path), text_length=5))
         found = load_dataset(given).train.x
         assert found[:3].tolist() == [[2, 4, 5, 3, -1], [2, 9, 3, -1, -1], [2, 5, 6, 7, 3]]
