@@ -34,14 +34,14 @@ def find_recipe(name: str, beside: Path = Path()) -> Path:
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         known = recipe_names()
-        raise ConfigurationError(f"there is no recipe '{name}'{_near(name, known)}; `florilegium recipes` lists all")
+        raise ConfigurationError(f"there is no recipe '{name}'{_near(name, known)} `florilegium recipes` lists all.")
     return path.resolve()
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    """Return the three recipes that are nearest to a name, in words; "" if none is near."""
+    """Return ``"; did you mean 'x' or 'y'?"`` with the three recipes nearest to a name, or ``"."`` if none is near."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"; near are {', '.join(close)}" if close else ""
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
 
 
 def introduction(path: Path) -> list[str]:

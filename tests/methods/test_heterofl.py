@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -241,15 +242,21 @@ def test_devices_train_what_they_state_and_keep_it(run: Runs, tmp_path: Path, mo
         write_device(federation, dataset, client, tmp_path / f"data{client}")
         names = {"client-id": f"d{client}", "data-path": str(tmp_path / f"data{client}")}
         nodes.append({**names, "state-dir": str(tmp_path / "state"), "capacity": capacity})
-    pending: list[int] = []
-    pull = InProcessGrid.pull_messages
+    calls: list[str] = []
+    push, pull = InProcessGrid.push_messages, InProcessGrid.pull_messages
 
-    def note(grid: InProcessGrid, ids: Iterable[str]) -> Iterable[Message]:
-        pending.append(len([*ids]))
+    def noted_push(grid: InProcessGrid, messages: Iterable[Message]) -> Iterable[str]:
+        calls.append("push")
+        return push(grid, messages)
+
+    def noted_pull(grid: InProcessGrid, ids: Iterable[str]) -> Iterable[Message]:
+        calls.append("pull")
         return pull(grid, ids)
 
-    monkeypatch.setattr(InProcessGrid, "pull_messages", note)
+    monkeypatch.setattr(InProcessGrid, "push_messages", noted_push)
+    monkeypatch.setattr(InProcessGrid, "pull_messages", noted_pull)
     path = run("run", nodes=nodes, rounds=1, **{"num-clients": 3})
+    pending = [len([*own]) for what, own in groupby(calls) if what == "push"]
     assert pending[-3:] == [3, 1, 3]  # training, tests of the whole network, and tests: all capacities at once
     assert sorted(sent["fc2.0.weight"].shape for sent, _ in _training(run)) == [(10, 20), (16, 32), (32, 64)]
     rows = [row.split(",") for row in (path / "clients.csv").read_text().splitlines()]
