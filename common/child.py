@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
 
@@ -25,8 +26,17 @@ def leave_signals_to_the_parent() -> None:
 
 @contextmanager
 def ended_with_the_parent(poll: float = 1.0) -> Iterator[None]:
-    """Context in which this process gets SIGINT, as by Ctrl-C, when its parent ends, looked for every ``poll`` s."""
+    """Context in which this process gets SIGINT, as by Ctrl-C, when its parent ends, looked for every ``poll`` s.
+
+    Where SIGINT is ignored, as in what a script starts in the background, only this one counts.
+    """
     parent, over = os.getppid(), threading.Event()
+    main = threading.current_thread() is threading.main_thread()  # no other may handle signals
+    ignored = main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if os.getppid() != parent:
+            raise KeyboardInterrupt
 
     def watch() -> None:
         while not over.wait(poll):
@@ -34,8 +44,12 @@ def ended_with_the_parent(poll: float = 1.0) -> Iterator[None]:
                 os.kill(os.getpid(), signal.SIGINT)  # raise_signal would not wake the main thread
                 return
 
+    if ignored:
+        signal.signal(signal.SIGINT, interrupt)
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
         over.set()
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -34,10 +34,16 @@ def _has_ended(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.parametrize("handler", ["default_int_handler", "SIG_IGN"])
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_is_interrupted_when_its_parent_ends(way: signal.Signals, tmp_path: Path) -> None:
+def test_a_process_is_interrupted_when_its_parent_ends(way: signal.Signals, handler: str, tmp_path: Path) -> None:
+    """Also in the background of a script, where SIGINT is ignored, and so it is in what is started there."""
     said = tmp_path / "said"
-    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    script = f"""
+import signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.{handler})
+subprocess.run([sys.executable, '-c', *sys.argv[1:]])
+"""
     parent = subprocess.Popen(
         [sys.executable, "-c", script, CHILD, str(said)], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
         stdout=subprocess.PIPE,
