@@ -120,7 +120,9 @@ def test_waits_of_the_grid_are_those_that_are_shortened() -> None:
     from flwr.supercore.inflatable import inflatable_utils
     from flwr.superlink.grid import http_grid
 
-    assert http_grid.pull_objects is inflatable_utils.pull_objects
+    found: Any = http_grid.pull_objects
+    # Another test of this process may have shortened them.
+    assert getattr(found, "func", found) is inflatable_utils.pull_objects
     assert "pull_objects(" in inspect.getsource(http_grid.HttpGrid)
 
 
