@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.metrics_file import read_metrics
@@ -28,6 +30,19 @@ def timeless(path: Path) -> list[dict[str, Any]]:
         }
 
     return [without(line) for line in read_metrics(path)]
+
+
+def vanishing(client: str, after: int) -> Callable[[Message], Message | None]:
+    """Return what lets as many requests to a client pass, and lets its node vanish then: one node has each client."""
+    asked = count()
+
+    def lose(message: Message) -> Message | None:
+        config = message.content.config_records.get("config", {})
+        if [*config.get("clients", ())] != [client] or next(asked) < after:  # type: ignore[misc]
+            return None
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "vanished"), reply_to=message)
+
+    return lose
 
 
 class Runs:

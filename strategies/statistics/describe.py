@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ from florilegium.strategies.core.round import Round
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.folder.run_folder import Checkpoint
 from florilegium.strategies.statistics.description import column_facts, compared, page, problems
+from florilegium.strategies.statistics.members import OtherClientsError, same_members
 
 Array = NDArray[np.float64]
 log = logging.getLogger("flwr")
@@ -77,11 +78,34 @@ class Describe(CohortStrategy):
         return True
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
-        """Ask all clients for their sums and counts; write the description."""
+        """Ask all clients for their sums and counts; write the description.
+
+        All its figures are of the same clients: if some are lost on the way, the others are described anew.
+        """
+        cohort: Sequence[str] = round.sample()
+        while True:
+            try:
+                self._describe(round, cohort)
+            except OtherClientsError as fewer:
+                lost = sorted({*cohort} - {*fewer.clients})
+                names = ", ".join(self.clients[client].name or client for client in lost)
+                log.warning("describe: %s did not reply to all questions; the description is of the others", names)
+                cohort = fewer.clients
+                continue
+            self._write()
+            return {}
+
+    def _describe(self, round: Round, cohort: Sequence[str]) -> None:
+        """Describe the rows of those of ``cohort`` that reply to the first question.
+
+        Raises:
+            OtherClientsError: if some of these do not reply to a later one.
+        """
+        self._cohort, self._members = cohort, list[str]()
         d = len(self._numbers)
         center, scale, moments = np.zeros(d), np.ones(d), None
         if not self._private:
-            names, parts = self._ask(round, "moments", {}, {"moments": (3, 1 + 2 * d)})
+            _, parts = self._ask(round, "moments", {}, {"moments": (3, 1 + 2 * d)})
             moments = np.stack([exact.value(one) for one in parts["moments"]])
             whole = exact.value(parts["moments"].sum(axis=0))
             known = whole[1 : 1 + d]
@@ -117,16 +141,15 @@ class Describe(CohortStrategy):
         if not self._private and d > 1:
             self._found["correlations"] = self._correlations(round, center, scale)
         self._found["problems"] = problems(self._found)
-        self._write()
-        return {}
 
     def _ask(
         self, round: Round, phase: str, sent: Arrays, shapes: Mapping[str, tuple[int, ...]]
     ) -> tuple[list[str], Arrays]:
         """Return who replied, and their arrays with a leading axis: of clients, or of 1 for their sum."""
-        how: Literal["sum", "stack"] = "stack" if self.hyper.by_client else "sum"
-        outcome = round.ask(phase, round.sample(), send=sent, reduce=how, shapes=shapes)
-        arrays = outcome.arrays if self.hyper.by_client else {n: one[None] for n, one in outcome.arrays.items()}
+        stacked = self.hyper.by_client and phase != "products"
+        outcome = round.ask(phase, self._cohort, send=sent, reduce="stack" if stacked else "sum", shapes=shapes)
+        self._cohort = self._members = same_members(self._members, outcome)
+        arrays = outcome.arrays if stacked else {n: one[None] for n, one in outcome.arrays.items()}
         return [self.clients[client].name or client for client in outcome.clients], arrays
 
     def _correlations(self, round: Round, center: Array, scale: Array) -> dict[str, Any]:
@@ -136,12 +159,10 @@ class Describe(CohortStrategy):
         usable = np.array([facts["mean"] is not None and not facts["few"] for facts in facts])
         sent = {"center": center, "scale": scale, "usable": usable.astype(np.float64)}
         shape = (len(names), len(names))
-        outcome = round.ask(
-            "products", round.sample(), send=sent, reduce="sum", shapes={"products": shape, "pairs": shape}
-        )
-        pairs = outcome.arrays["pairs"]
+        _, parts = self._ask(round, "products", sent, {"products": shape, "pairs": shape})
+        products, pairs = parts["products"][0], parts["pairs"][0]
         with np.errstate(invalid="ignore", divide="ignore"):
-            matrix = outcome.arrays["products"] / np.sqrt(pairs * pairs.T)
+            matrix = products / np.sqrt(pairs * pairs.T)
         kept = np.flatnonzero(usable)
         rows = [[float(x) if np.isfinite(x) else None for x in matrix[i, kept]] for i in kept]
         return {"names": [names[i] for i in kept], "matrix": rows}

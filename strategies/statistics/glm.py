@@ -36,6 +36,7 @@ from florilegium.strategies.core.round import Round
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.folder.run_folder import Checkpoint
+from florilegium.strategies.statistics.members import OtherClientsError, same_members
 from florilegium.strategies.statistics.private_glm import PrivateGLM
 
 Array = NDArray[np.float64]
@@ -71,9 +72,13 @@ class GLM(CohortStrategy):
             raise ConfigurationError(f"dataset: 'glm' needs a table: {error}") from error
         self._classes = [str(word) for word in self.task.strata_names][1:] if name == "multinomial" else [""]
         self._private = PrivateGLM(self.hyper, name) if self.hyper.privacy_unit != "none" else None
-        columns = self._chosen(spec.name)
+        self._columns = self._chosen(spec.name)
         self._own = self.hyper.intercept == "client"
-        self._arrays: Arrays = {"columns": np.array(columns, np.int64)}
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begin the fit."""
+        self._arrays: Arrays = {"columns": np.array(self._columns, np.int64)}
         self._facts: dict[str, Any] = {
             "stage": "newton", "aliased": [], "separated": [], "course": [], "members": [], "halvings": 0,
         }  # fmt: skip
@@ -109,13 +114,21 @@ class GLM(CohortStrategy):
         """Take a step; return the network ``linear`` with the new coefficients."""
         if self._private is not None:
             self._noisy(round, self._private)
-        else:
+            return self._network(model)
+        try:
             if "theta" not in self._arrays:
                 self._begin(round)
             if self._facts["stage"] == "newton":
                 self._newton(round)
             elif self._facts["stage"] == "variances":
                 self._variances(round)
+        except OtherClientsError as error:
+            log.warning(
+                "round %d: %d clients replied, and %d before: sums of other rows do not go together, so that the fit "
+                "begins anew", round.number, len(error.clients), len(self._facts["members"]),
+            )  # fmt: skip
+            self._reset()
+            return model
         return self._network(model)
 
     def _network(self, model: Arrays) -> Arrays:
@@ -147,19 +160,12 @@ class GLM(CohortStrategy):
 
     def ask(self, round: Round, phase: str, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
         """Have all clients carry out ``phase`` on what has been agreed; return the sums of what they return."""
-        sent: Arrays = {
-            name: self._arrays[name] for name in ("columns", "center", "scale", "theta", "step", "ratios")
-            if name in self._arrays
-        }  # fmt: skip
+        sent: Arrays = {name: self._arrays[name] for name in SENT if name in self._arrays}
         outcome = round.ask(phase, round.sample(), send=sent, reduce="sum", shapes=shapes)
-        members = sorted(outcome.clients)
-        if self._facts["members"] and members != self._facts["members"]:
-            log.warning(
-                "round %d: other clients than before replied, %d instead of %d; the fit goes on with these",
-                round.number, len(members), len(self._facts["members"]),
-            )  # fmt: skip
-            self._facts["course"].append(None)  # losses of other rows cannot be compared
-        self._facts["members"] = members
+        if self._private is None:  # noisy steps go on with whoever replies
+            self._facts["members"] = same_members(self._facts["members"], outcome)
+        else:
+            self._facts["members"] = [*outcome.clients]
         return outcome.arrays
 
     def _noisy(self, round: Round, private: PrivateGLM) -> None:

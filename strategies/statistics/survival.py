@@ -29,6 +29,7 @@ from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.folder.run_folder import Checkpoint
+from florilegium.strategies.statistics.members import OtherClientsError, same_members
 
 Array = NDArray[np.float64]
 log = logging.getLogger("flwr")
@@ -66,9 +67,15 @@ class Survival(CohortStrategy):
                     f"survival.{key}: '{name}' is no input column of '{spec.name}'{nearest(name, known)} Known: "
                     f"{', '.join(known[:50])}."
                 )
-        columns = [i for i, one in enumerate(self._features) if one.column in chosen and not one.first]
-        self._arrays: Arrays = {"columns": np.array(columns, np.int64)}
-        self._facts: dict[str, Any] = {"done": False, "course": [], "halvings": 0, "aliased": [], "diverging": []}
+        self._columns = [i for i, one in enumerate(self._features) if one.column in chosen and not one.first]
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begin with nothing known."""
+        self._arrays: Arrays = {"columns": np.array(self._columns, np.int64)}
+        self._facts: dict[str, Any] = {
+            "done": False, "course": [], "members": [], "halvings": 0, "aliased": [], "diverging": []
+        }  # fmt: skip
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays, all zero."""
@@ -82,6 +89,21 @@ class Survival(CohortStrategy):
 
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Count who is at risk, in round 1; take a step of the Cox model; return the network ``linear``."""
+        try:
+            self._advance(round)
+        except OtherClientsError as error:
+            log.warning(
+                "round %d: %d clients replied, and %d before: sums of other rows do not go together, so that all "
+                "begins anew", round.number, len(error.clients), len(self._facts["members"]),
+            )  # fmt: skip
+            self._reset()
+            return model
+        weight = np.zeros(model[WEIGHT].shape)
+        if "beta" in self._arrays:
+            weight[0, self._arrays["columns"]] = self._arrays["beta"] / self._arrays["scale"]
+        return {WEIGHT: weight.astype(np.float32), BIAS: np.zeros_like(model[BIAS])}
+
+    def _advance(self, round: Round) -> None:
         if "grid" not in self._arrays:
             self._arrays["grid"] = self._grid(round)
             self._count(round)
@@ -91,10 +113,6 @@ class Survival(CohortStrategy):
                 self._begin(round)
         if not self._facts["done"]:
             self._step(round)
-        weight = np.zeros(model[WEIGHT].shape)
-        if "beta" in self._arrays:
-            weight[0, self._arrays["columns"]] = self._arrays["beta"] / self._arrays["scale"]
-        return {WEIGHT: weight.astype(np.float32), BIAS: np.zeros_like(model[BIAS])}
 
     def finished(self, server_round: int) -> bool:
         """Return whether the Cox model has converged, or cannot."""
@@ -107,6 +125,7 @@ class Survival(CohortStrategy):
             return np.asarray(self.hyper.width * np.arange(1, number + 1), np.float64)
         length = max(self.clients[client].train for client in self.trainable())
         found = round.ask("events", round.sample(), send={}, reduce="stack", shapes={"times": (length,)}, length=length)
+        self._facts["members"] = same_members(self._facts["members"], found)
         times = np.unique(found.arrays["times"])
         if not (times > 0).any():
             raise RunError("survival: no client has an event; without one there is nothing to estimate")
@@ -130,6 +149,7 @@ class Survival(CohortStrategy):
             "count", cohort, send={"grid": self._arrays["grid"], "places": places}, scatter=scatter, reduce="sum",
             shapes=shapes, number=len(words), by_client=group == "client",
         )  # fmt: skip
+        self._facts["members"] = same_members(self._facts["members"], outcome)
         at_risk, deaths = outcome.arrays["at_risk"], outcome.arrays["deaths"]
         if np.rint(deaths.sum()) <= 0:
             raise RunError("survival: no client has an event; without one there is nothing to estimate")
@@ -162,7 +182,9 @@ class Survival(CohortStrategy):
 
     def _ask(self, round: Round, phase: str, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
         sent = {name: array for name, array in self._arrays.items() if name not in ("step", "hessian")}
-        return round.ask(phase, round.sample(), send=sent, reduce="sum", shapes=shapes).arrays
+        outcome = round.ask(phase, round.sample(), send=sent, reduce="sum", shapes=shapes)
+        self._facts["members"] = same_members(self._facts["members"], outcome)
+        return outcome.arrays
 
     def _sums(self, round: Round) -> Arrays:
         """Return loss, gradient and Hessian of the partial likelihood over all clients."""

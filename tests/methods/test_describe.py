@@ -18,7 +18,7 @@ from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.settings import Value
 from florilegium.models.statistics.suppression import HIDDEN
 from florilegium.strategies.statistics.description import jensen_shannon, quantiles, wasserstein
-from tests.runs import Runs
+from tests.runs import Runs, vanishing
 from tests.support import CACHE
 
 KEYS: dict[str, Value] = {
@@ -60,6 +60,26 @@ def _write(table: pd.DataFrame, folder: Path) -> str:
 def _found(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((path / "description.json").read_text(encoding="utf-8"))
     return found
+
+
+@pytest.mark.parametrize("by_client", [False, True])
+@pytest.mark.parametrize("after", range(4))
+def test_a_client_that_is_lost_on_the_way_is_in_no_figure(
+    run: Runs, tmp_path: Path, after: int, by_client: bool
+) -> None:
+    """Sums of several exchanges go together only if they are of the same clients: the others are described anew."""
+    table, lose = _table(), vanishing("1", after)
+    keys: dict[str, Value] = {"describe.min-count": 0, "describe.by-client": by_client, "min-success": 0.5}
+    found = _found(run("lost", nodes=3, intercept=lose, dataset=_write(table, tmp_path / "data"), **keys))
+    rest = table[table["owner"] != "south"]
+    assert (found["clients"], found["rows"]) == (2, len(rest))
+    for name in ("age", "dose"):
+        assert found["columns"][name]["deviation"] == pytest.approx(rest[name].std(), rel=1e-6)
+    assert found["columns"]["sex"]["counts"] == rest["sex"].value_counts().to_dict()
+    if by_client:
+        assert [*found["by_client"]] == ["north", "west"]
+        means = {client: own["age"]["mean"] for client, own in found["by_client"].items()}
+        assert means == pytest.approx(rest.groupby("owner")["age"].mean().to_dict())
 
 
 @pytest.mark.parametrize("secure", [False, True])

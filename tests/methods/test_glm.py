@@ -23,7 +23,7 @@ from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.sources.arrays import array_dataset
 from florilegium.strategies.folder.run_folder import read_checkpoint
-from tests.runs import Runs
+from tests.runs import Runs, vanishing
 from tests.support import CACHE, settings
 
 Array = NDArray[np.float64]
@@ -84,6 +84,23 @@ def _equal(fit: dict[str, Any], pooled: Any, rel: float = 1e-6) -> None:
     assert fit["log_likelihood"] == pytest.approx(pooled.llf, rel=1e-9)
     assert fit["aic"] == pytest.approx(pooled.aic, rel=1e-9)
     assert fit["converged"]
+
+
+@pytest.mark.parametrize("after", [1, 3, 4])
+def test_a_fit_that_loses_a_client_is_that_of_the_others(
+    run: Runs, after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It begins anew: centres, numbers of rows and steps are all of the same rows."""
+    x, η, owners = _made()
+    y = (η + np.random.default_rng(2).normal(size=len(η))).astype(np.float32)
+    keys: dict[str, Value] = {"dataset": _data(x, y, owners), "min-success": 0.5}
+    path = run("lost", nodes=5, intercept=vanishing("1", after), **keys)
+    rest = owners != 1
+    _equal(_fit(path), sm.OLS(y[rest].astype(np.float64), sm.add_constant(x[rest])).fit())
+    assert (_fit(path)["clients"], _fit(path)["rows"]) == (4, int(rest.sum()))
+    assert "4 clients replied, and 5 before" in caplog.text
+    last = run("last", nodes=5, intercept=vanishing("1", after), rounds=1 if after < 4 else 2, **keys)
+    assert not _fit(last).get("coefficients")  # no round is left
 
 
 class TestPooled:

@@ -19,7 +19,7 @@ from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.sources.arrays import array_dataset
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.made_survival import patients
-from tests.runs import Runs
+from tests.runs import Runs, vanishing
 from tests.support import CACHE, settings
 
 REAL = Path(os.environ.get("FLORILEGIUM_DATA", "/nowhere"))
@@ -121,6 +121,18 @@ def test_cox_models_are_those_of_lifelines(run: Runs, case: str, kind: str) -> N
     keys, table = _of(case)
     fit = _found(run("cox", **keys, **{"survival.cox": kind}))["model"]
     _equal(fit, _lifelines(table, stratified=kind == "stratified"))
+
+
+@pytest.mark.parametrize("after", [1, 3, 6])
+def test_a_fit_that_loses_a_client_is_that_of_the_others(run: Runs, after: int) -> None:
+    found = _found(run("lost", nodes=6, intercept=vanishing("1", after), **{"min-success": 0.5}))
+    table = _made()
+    rest = table[table["owner"] != sorted(table["owner"].unique())[1]]
+    _equal(found["model"], _lifelines(rest, stratified=True))
+    km = KaplanMeierFitter().fit(rest["T"], rest["E"])
+    np.testing.assert_allclose(
+        found["curves"]["all"]["survival"], km.predict(found["curves"]["all"]["times"]), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("kind", ["stratified", "unstratified"])
