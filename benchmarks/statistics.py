@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -53,7 +55,7 @@ def _made(rows: int, columns: int, clients: int) -> tuple[str, Array, Array]:
     return name, x.astype(np.float64), y.astype(np.float64)
 
 
-def logistic(rows: int = 200_000, columns: int = 20, clients: int = 10) -> tuple[float, float, int]:
+def logistic(rows: int = 1_000_000, columns: int = 20, clients: int = 10) -> tuple[float, float, int]:
     """Return the seconds of all rounds of a logistic fit, those of as many pooled Newton steps, and the rounds."""
     data, x, y = _made(rows, columns, clients)
     ours, pooled, rounds = [], [], 0
@@ -84,6 +86,27 @@ def describing(rows: int = 1_000_000, columns: int = 40, clients: int = 100) -> 
             np.histogram(frame[column], 18)
         pooled.append(time.perf_counter() - started)
     return statistics.median(ours), statistics.median(pooled)
+
+
+def memory(rows: int = 200_000, columns: int = 20) -> Iterator[str]:
+    """Yield lines of the peak memory of a fit and of a description, by the number of clients of the same rows."""
+    for clients in (100, 1000, 5000):
+        data, _, _ = _made(rows, columns, clients)
+        peaks = [_peak(f"_run(method={method!r}, dataset={data!r}, **{keys!r})") for method, keys in (
+            ("glm", {}), ("describe", {"rounds": 1, "describe.by-client": False}), ("describe", {"rounds": 1}),
+        )]  # fmt: skip
+        yield f"| {clients:,} | " + " | ".join(f"{peak / 2**20:.0f}" for peak in peaks) + " |"
+
+
+def _peak(code: str) -> int:
+    """Return the peak memory, in bytes, of a process that carries out ``code`` in this module."""
+    script = (
+        f"import logging; from {__name__ if __name__ != '__main__' else 'benchmarks.statistics'} import _run\n"
+        "logging.getLogger('flwr').setLevel(logging.ERROR)\n"
+        f"{code}\nimport resource; print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return 1024 * int(done.stdout.rsplit("peak", 1)[1])
 
 
 # ---------------------------------------------------------------------------------- the page of results
@@ -187,7 +210,7 @@ def coverage(repetitions: int = 200, rows: int = 4000) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for part in (fits, rounding, coverage):
+    for part in (fits, rounding, coverage, memory):
         print(f"\n{part.__name__}")
         for line in part():
             print(line, flush=True)

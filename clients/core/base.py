@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from florilegium.clients.core.batch_orders import EACH_ROUND
+from florilegium.clients.core.kept import Kept
 from florilegium.clients.core.order import Order, checked
 from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of, phase
 from florilegium.clients.core.reports import ENDINGS, Reports, measured, named
@@ -93,6 +94,7 @@ class BaseClient(NumPyClient):
         predictor: the network that the client predicts with after the phase ``test``: ``model``, or another.
         allowance: the total privacy cost that the device's owner allows over all runs; None: any.
         capacity: the share of each layer's channels that the client's node can hold, in (0, 1].
+        kept: what the process keeps of its clients' examples between requests.
         gradient_norm: norm of the gradient of the last step of :meth:`descend`; None without one, or if it is private.
     """
 
@@ -142,6 +144,7 @@ class BaseClient(NumPyClient):
         self.gradient_norm: float | None = None
         self.allowance: Allowance | None = None
         self.capacity = 1.0
+        self.kept = Kept(0)
         self._work = work
         self._fixed_norms = False
 

@@ -25,6 +25,7 @@ from florilegium.clients.core.augmentation import Augmentation
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.gather import Result
+from florilegium.clients.core.kept import Kept
 from florilegium.clients.core.phases import contracts_of
 from florilegium.clients.core.reports import COST, check_reports, reports_of, usable, validation
 from florilegium.clients.core.secure_wire import STAGE, Stage
@@ -137,6 +138,7 @@ class Host:
         self._place = Place(settings, source.pinned, self._own_folder, reportable)
         self.predictor: nn.Module = model
         self._scaling: Scaling | None = None
+        self._kept = Kept()
 
     # -------------------------------------------------------------------------------------- messages
 
@@ -296,6 +298,7 @@ class Host:
             client_id, data, self._model, self._initial, state, self._settings, self._hyper, work
         )
         client.allowance, client.capacity = self._source.allowance, self._source.capacity
+        client.kept = self._kept
         return client
 
     def _frozen_file(self, run: str, named: str) -> Path:

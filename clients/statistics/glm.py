@@ -7,6 +7,7 @@ have one intercept, which comes first, else d. What they return is summed over c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -49,15 +50,15 @@ class GLMClient(BaseClient):
     @phase
     def moments(self, arrays: Arrays) -> Answer:
         """Return ``moments`` (3, 2 + d + m): exact parts of the sums of 1, w, w·x and w·y (``exact.py``)."""
-        rows = self._rows(self.data.train, arrays["columns"], None)
+        rows = self._kept_rows(arrays, scaled=False)
         w = rows.weights[:, None]
-        return self._sent({"moments": exact.parts(np.column_stack([np.ones(len(w)), w, w * rows.z, w * rows.y]))})
+        return self._sent(rows, {"moments": exact.parts(np.column_stack([np.ones(len(w)), w, w * rows.z, w * rows.y]))})
 
     @phase
     def spread(self, arrays: Arrays) -> Answer:
         """Return ``spread`` (d,), Σ w |x − center|."""
-        rows = self._rows(self.data.train, arrays["columns"], None)
-        return self._sent({"spread": rows.weights @ np.abs(rows.z - arrays["center"])})
+        rows = self._kept_rows(arrays, scaled=False)
+        return self._sent(rows, {"spread": rows.weights @ np.abs(rows.z - arrays["center"])})
 
     @phase
     def products(self, arrays: Arrays) -> Answer:
@@ -66,15 +67,15 @@ class GLMClient(BaseClient):
         In a private run: ``products`` (2 + d, 2 + d) of the clipped rows (1, x, y/bound).
         """
         if self._private:
-            rows = self._rows(self.data.train, arrays["columns"], arrays)
+            rows = self._kept_rows(arrays, scaled=True)
             y = np.clip(rows.y / self.hyper.target_bound, -1, 1)
             joint = clip_rows(np.column_stack([rows.z, y]), self.hyper.clip)
-            return self._sent({"products": joint.T @ joint})
-        rows = self._rows(self.data.train, arrays["columns"], None)
+            return self._sent(rows, {"products": joint.T @ joint})
+        rows = self._kept_rows(arrays, scaled=False)
         centred = (rows.z - arrays["center"]) / arrays["scale"]
         if self._own and rows.weights.any():
             centred = centred - np.average(centred, axis=0, weights=rows.weights)
-        return self._sent({"products": centred.T @ (rows.weights[:, None] * centred)})
+        return self._sent(rows, {"products": centred.T @ (rows.weights[:, None] * centred)})
 
     @phase
     def newton(self, arrays: Arrays) -> Answer:
@@ -84,10 +85,10 @@ class GLMClient(BaseClient):
         them; ``constant`` () is the part of log p that depends on targets alone, ``intercepts`` (m,) n times α and
         ``inside`` () n if the client's own intercept is finite. In a private run: gradient and Hessian of clipped rows.
         """
-        rows, θ, family = self._rows(self.data.train, arrays["columns"], arrays), arrays["theta"], self._family
+        rows, θ, family = self._kept_rows(arrays, scaled=True), arrays["theta"], self._family
         if self._private:
             found = sums(family, rows, θ)
-            return self._sent({"gradient": found["gradient"], "hessian": found["hessian"]})
+            return self._sent(rows, {"gradient": found["gradient"], "hessian": found["hessian"]})
         found, shift, α = sums(family, rows, θ, own=self._own), np.zeros(len(θ)), np.zeros(len(θ))
         if self._own:
             α = intercept(family, rows, θ)
@@ -99,7 +100,7 @@ class GLMClient(BaseClient):
             "constant": self._constant(rows), "inside": float(inside * len(rows.y)),
         }  # fmt: skip
         return self._sent(
-            found | {name: np.asarray(value) for name, value in counted.items()}
+            rows, found | {name: np.asarray(value) for name, value in counted.items()}
             | {"intercepts": α * float(inside * len(rows.y))}
         )  # fmt: skip
 
@@ -109,9 +110,9 @@ class GLMClient(BaseClient):
 
         The rows are (1, z, y − η), with η at the received θ.
         """
-        rows = self._rows(self.data.train, arrays["columns"], arrays)
+        rows = self._kept_rows(arrays, scaled=True)
         joint = np.column_stack([rows.z, rows.y - rows.predictors(arrays["theta"])])
-        return self._sent(mixed.sums(joint, arrays["ratios"]))
+        return self._sent(rows, mixed.sums(joint, arrays["ratios"]))
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
@@ -130,7 +131,7 @@ class GLMClient(BaseClient):
             return False
         model = get_arrays(self.model)
         weight, bias = model[WEIGHT].astype(np.float64), model[BIAS].astype(np.float64)
-        rows = self._rows(self.data.train, np.arange(weight.shape[1]), None)
+        rows = self._rows(self.data.train, np.arange(weight.shape[1]))
         first = len(weight) - rows.y.shape[1]  # of two logits of a logistic model the first is 0
         known = Rows(rows.z, rows.y, rows.weights, np.zeros(len(rows.y)))
         if self.hyper.intercept == "client":
@@ -166,29 +167,40 @@ class GLMClient(BaseClient):
         place = next(i for i, one in enumerate(features) if one.name == self.hyper.offset)
         return place, features[place].mean, features[place].std
 
-    def _rows(self, examples: Examples, columns: NDArray[np.int64], scaling: Arrays | None) -> Rows:
-        """Return the rows in double precision: the chosen columns, scaled and with ones for a common intercept.
+    def _kept_rows(self, arrays: Arrays, *, scaled: bool) -> Rows:
+        """Return the training rows for what has been agreed, which the process keeps between requests."""
+        columns: NDArray[np.int64] = arrays["columns"]
+        agreed = [columns, *([arrays["center"], arrays["scale"]] if scaled else [])]
 
-        Args:
-            examples: the examples.
-            columns: the places of the features.
-            scaling: arrays with ``center`` and ``scale``; None: unscaled, without ones.
-        """
+        def make(before: tuple[NDArray[np.int64], Rows] | None) -> tuple[tuple[NDArray[np.int64], Rows], int]:
+            if scaled and before is not None and np.isin(columns, before[0]).all():
+                rows = before[1]
+                rows = replace(rows, z=rows.z[:, np.searchsorted(before[0], columns)])
+            else:
+                rows = self._rows(self.data.train, columns)
+            rows = self._scaled(rows, arrays) if scaled else rows
+            held = columns[:0] if scaled else columns  # scaled rows are no source of others
+            return (held, rows), sum(part.nbytes for part in (rows.z, rows.y, rows.weights, rows.offset))
+
+        return self.kept.get(self.client_id, b"".join([b"%d" % scaled, *(one.tobytes() for one in agreed)]), make)[1]
+
+    def _rows(self, examples: Examples, columns: NDArray[np.int64]) -> Rows:
+        """Return the rows of examples in double precision, with the features at ``columns``, unscaled."""
         every: Array = examples.x.flatten(1).double().numpy(force=True)
-        x, n = every[:, columns], len(every)
-        y = self._targets(examples)
+        n = len(every)
         weights = np.ones(n) if examples.weights is None else examples.weights.double().numpy(force=True)
         offset = np.zeros(n)
         if self._offset is not None:
             place, mean, std = self._offset
             offset = mean + std * every[:, place]
-        if scaling is not None:
-            x = (x - scaling["center"]) / scaling["scale"]
-            if not self._own:
-                x = np.column_stack([np.ones(n), x])
-            if self._private:
-                x = clip_rows(x, self.hyper.clip)
-        return Rows(x, y, weights, offset)
+        return Rows(every[:, columns], self._targets(examples), weights, offset)
+
+    def _scaled(self, rows: Rows, scaling: Arrays) -> Rows:
+        """Return rows scaled by ``center`` and ``scale``, with ones for a common intercept; clipped if private."""
+        z = (rows.z - scaling["center"]) / scaling["scale"]
+        if not self._own:
+            z = np.column_stack([np.ones(len(z)), z])
+        return replace(rows, z=clip_rows(z, self.hyper.clip) if self._private else z)
 
     def _targets(self, examples: Examples) -> Array:
         """Return the targets (n, m): numbers, or indicators of the classes but the first."""
@@ -207,5 +219,6 @@ class GLMClient(BaseClient):
             return float(0.5 * np.log(rows.weights[rows.weights > 0]).sum())
         return 0.0
 
-    def _sent(self, arrays: Arrays) -> Answer:
-        return Answer(arrays, len(self.data.train))
+    @staticmethod
+    def _sent(rows: Rows, arrays: Arrays) -> Answer:
+        return Answer(arrays, len(rows.y))

@@ -16,6 +16,8 @@ Array = NDArray[np.float64]
 MIDDLE, FINE = 2.0**-34, 2.0**-68
 _AT_ONCE = 1 << 18
 """Rows whose parts are added before they are carried over."""
+_BLOCK = 1 << 9
+"""Rows that are split at once: few, so that they stay in the processor's cache."""
 
 
 def parts(x: Array) -> Array:
@@ -25,12 +27,13 @@ def parts(x: Array) -> Array:
     """
     total = np.zeros((3, *x.shape[1:]))
     for start in range(0, len(x), _AT_ONCE):
-        rows = x[start : start + _AT_ONCE]
-        whole = np.rint(rows)
-        rest = rows - whole
-        middle = np.rint(rest / MIDDLE) * MIDDLE
-        fine = np.rint((rest - middle) / FINE) * FINE
-        total = carried(total + np.stack([part.sum(axis=0) for part in (whole, middle, fine)]))
+        for block in range(start, min(start + _AT_ONCE, len(x)), _BLOCK):
+            rest = x[block : block + _BLOCK].astype(np.float64)
+            for place, unit in enumerate((1.0, MIDDLE, FINE)):
+                whole = np.rint(rest * (1 / unit)) * unit  # exact: units are powers of 2
+                total[place] += whole.sum(axis=0)
+                rest -= whole
+        total = carried(total)
     return total
 
 

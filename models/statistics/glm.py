@@ -197,6 +197,8 @@ def margins(name: str, rows: Rows, direction: Array, shift: Array) -> Array:
         return np.full(len(moved), -1.0)
     if name == "poisson":  # only rows of count 0 may move, and down
         return np.where(rows.y[:, 0] > 0, -np.abs(moved[:, 0]), -moved[:, 0])
+    if moved.shape[1] == 1:
+        return np.where(rows.y[:, 0] > 0, moved[:, 0], -moved[:, 0])
     every = np.column_stack([np.zeros(len(moved)), moved])
     classes = (rows.y @ np.arange(1, rows.y.shape[1] + 1)).astype(np.int64)
     own = every[np.arange(len(every)), classes]

@@ -10,7 +10,6 @@ private run sums get noise, and the number of steps is fixed. See ``clients/stat
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,7 +25,6 @@ from florilegium.common.text import listed
 from florilegium.models.parameters import Arrays
 from florilegium.models.statistics import exact, mixed
 from florilegium.models.statistics.glm import FAMILIES, aliased
-from florilegium.models.statistics.inference import table
 from florilegium.partitions.feature_names import features_of
 from florilegium.partitions.loading import dataset_of
 from florilegium.privacy.noise import secret_generator
@@ -36,6 +34,7 @@ from florilegium.strategies.core.round import Round
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.folder.run_folder import Checkpoint
+from florilegium.strategies.statistics.estimates import Estimates
 from florilegium.strategies.statistics.members import OtherClientsError, same_members
 from florilegium.strategies.statistics.private_glm import PrivateGLM
 
@@ -220,17 +219,12 @@ class GLM(CohortStrategy):
             "step": np.zeros_like(θ), "intercepts": np.zeros(m),
         }  # fmt: skip
 
-    def _penalty(self) -> Array:
-        """Return the diagonal of the penalty's Hessian, (m·q,)."""
-        one = self.hyper.ridge / self._arrays["scale"] ** 2
-        return np.tile(one if self._own else np.concatenate([[0.0], one]), len(self._classes))
-
     def _newton(self, round: Round) -> None:
         facts, θ = self._facts, self._arrays["theta"]
         m, size = len(θ), θ.size
         one: dict[str, tuple[int, ...]] = dict.fromkeys(("loss", "against", "towards", "constant", "inside"), ())
         found = self.ask(round, "newton", one | {"gradient": (size,), "hessian": (size, size), "intercepts": (m,)})
-        penalty, flat = self._penalty(), θ.ravel()
+        penalty, flat = self._estimates.penalty(), θ.ravel()
         loss = float(found["loss"]) + 0.5 * float(penalty @ flat**2)
         before = facts["course"][-1] if facts["course"] else None
         if before is not None and loss > before + 1e-9 * (1 + abs(before)) and facts["halvings"] < _HALVINGS:
@@ -257,11 +251,11 @@ class GLM(CohortStrategy):
 
     def _separated(self) -> None:
         """End the fit: the last step's direction separates the targets, so that its coefficients have no estimate."""
-        transform = self._transform()
+        transform = self._estimates.transform()
         step = np.abs(self._arrays["step"] @ transform.T) / np.abs(np.diag(transform))
         involved = (step > INVOLVED * step.max()).any(axis=0)
         self._facts |= {"stage": "done", "separated": np.flatnonzero(involved).tolist()}
-        names = [name for name, one in zip(self._names(), involved, strict=True) if one]
+        names = [name for name, one in zip(self._estimates.names(), involved, strict=True) if one]
         log.warning(
             "glm: %s separate the targets: the likelihood rises for ever along them, and their coefficients have no "
             "finite estimate. Leave columns out (glm.columns), or set glm.ridge", ", ".join(names[:20]),
@@ -285,7 +279,7 @@ class GLM(CohortStrategy):
         self._facts |= {
             "stage": "done", "ratio": ratio, "dispersion": fit.variance,
             # Of columns in their own units, on which a restricted likelihood depends.
-            "likelihood": fit.likelihood + float(np.linalg.slogdet(self._transform())[1]),
+            "likelihood": fit.likelihood + float(np.linalg.slogdet(self._estimates.transform())[1]),
             "boundary": best == 0 or not mixed.SMALLEST < np.log10(ratio) < mixed.LARGEST,
         }  # fmt: skip
         if self._facts["boundary"]:
@@ -298,84 +292,13 @@ class GLM(CohortStrategy):
 
     # ----------------------------------------------------------------------------------------- results
 
-    def _names(self) -> list[str]:
-        """Return the names of the parameters of one linear predictor."""
-        names = [self._features[i].name for i in self._arrays["columns"]]
-        return names if self._own else ["intercept", *names]
-
-    def _transform(self) -> Array:
-        """Return the matrix (q, q) that makes coefficients in the columns' own units from θ."""
-        c, s = self._arrays["center"], self._arrays["scale"]
-        units = [self._features[i] for i in self._arrays["columns"]]
-        mean = np.array([one.mean for one in units]) + np.array([one.std for one in units]) * c
-        std = np.array([one.std for one in units]) * s
-        if self._own:
-            return np.diag(1 / std)
-        matrix = np.diag(np.concatenate([[1.0], 1 / std]))
-        matrix[0, 1:] = -mean / std
-        return matrix
-
-    def _covariance(self, dispersion: float) -> Array:
-        """Return the covariance of the coefficients in the columns' own units, (m·q, m·q).
-
-        It is zero for those without a finite estimate. The others' is what is left with these at infinity, where the
-        rows that they decide have no weight any more.
-        """
-        m, q = self._arrays["theta"].shape
-        whole = np.kron(np.eye(m), self._transform())
-        if "covariance" in self._arrays:
-            return np.asarray(whole @ self._arrays["covariance"] @ whole.T, np.float64)
-        hessian, separated = self._arrays["hessian"], self._facts["separated"]
-        if not separated:
-            inverse = np.linalg.pinv(hessian + np.diag(self._penalty()), rcond=1e-14, hermitian=True)
-            return np.asarray(dispersion * whole @ inverse @ hessian @ inverse @ whole.T, np.float64)
-        back, finite = np.linalg.inv(whole), np.tile(~np.isin(np.arange(q), separated), m)
-        covariance = np.zeros_like(hessian)
-        inner = np.ix_(finite, finite)
-        covariance[inner] = np.linalg.pinv((back.T @ hessian @ back)[inner], rcond=1e-14, hermitian=True)
-        return covariance
-
-    def fitted(self) -> dict[str, Any]:
-        """Return the results: coefficients in the columns' units, dispersion, likelihood, AIC, and how it went."""
-        facts, θ = self._facts, self._arrays.get("theta")
-        if θ is None:
-            return {}
-        m, q = θ.shape
-        own = len(facts["members"]) if self._own else 0
-        rows, estimated = facts.get("rows", 0), m * (q + own)
-        freedom, dispersion = np.inf, facts.get("dispersion", 1.0)
-        likelihood = None if self._private else facts.get("likelihood")
-        if not self._private and likelihood is None and "loss" in facts:
-            likelihood = -facts["loss"] + facts["constant"]
-            if self.family.dispersed:
-                freedom = float(rows - estimated)
-                dispersion = 2 * facts["loss"] / freedom if freedom > 0 else np.nan
-                likelihood = facts["constant"] - rows / 2 * (
-                    math.log(2 * math.pi * max(2 * facts["loss"], 1e-300) / rows) + 1
-                )
-        whole = np.kron(np.eye(m), self._transform())
-        if "hessian" not in self._arrays and "covariance" not in self._arrays:
-            return {}
-        covariance = self._covariance(float(dispersion))
-        names = [f"{word}: {name}" if word else name for word in self._classes for name in self._names()]
-        lines = table(names, whole @ θ.ravel(), covariance, self.hyper.confidence, freedom)
-        for place, line in enumerate(lines):
-            if place % q in facts["separated"]:
-                line.update(dict.fromkeys([*line][1:]))
-        converged = facts["stage"] == "done" and not facts["separated"]
-        return {
-            "family": self.task.family, "intercept": self.hyper.intercept, "coefficients": lines,
-            "confidence": self.hyper.confidence, "clients": len(facts["members"]),
-            **({"rows": rows} if rows else {}),
-            **({} if self._private else {"dispersion": float(dispersion)}),
-            **({"log_likelihood": likelihood} if likelihood is not None else {}),
-            **({"aic": 2 * estimated - 2 * likelihood} if likelihood is not None and "ratio" not in facts else {}),
-            **({"intercept_variance": facts["ratio"] * dispersion, "at_boundary": facts["boundary"]}
-               if "ratio" in facts else {}),
-            "without_coefficient": facts["aliased"],
-            "separated": [name for i, name in enumerate(self._names()) if i in facts["separated"]],
-            **({} if self._private else {"converged": converged}),
-        }  # fmt: skip
+    @property
+    def _estimates(self) -> Estimates:
+        """What has been estimated so far."""
+        return Estimates(
+            self.hyper, self.task.family, [self._features[i] for i in self._arrays["columns"]], self._classes,
+            self._arrays, self._facts, private=self._private is not None,
+        )  # fmt: skip
 
     def summary(self) -> None:
         """Log the model and its privacy cost."""
@@ -398,7 +321,7 @@ class GLM(CohortStrategy):
 
     def report(self) -> dict[str, Any]:
         """Return the results, and in a private run the guarantee."""
-        found = self.fitted()
+        found = self._estimates.fitted()
         for line in found.get("coefficients", ())[:100]:
             if line["coefficient"] is not None:
                 log.info("%-40s %12.6g ± %.4g, p = %.3g", *(
