@@ -98,6 +98,10 @@ class DescribeHyper(Section):
     min_count: int = key(
         5, "smallest count that is shown; smaller ones are hidden, and others so that subtraction finds none", ge=0
     )
+    extremes: bool = key(
+        False, "whether clients return the least and the largest number of each column, which are values of single rows"
+    )
+    duplicates: bool = key(False, "whether rows that several clients hold are counted, by keyed hashes")
     privacy_unit: Literal["example", "none"] = key("none", "unit that the guarantee protects; `none`: no noise")
     epsilon: float = key(1.0, "ε of the whole run", gt=0, where="describe.privacy-unit!=none")
     delta: float = key(1e-06, "δ of the whole run", gt=0, le=MOST_DELTA, where="describe.privacy-unit!=none")
@@ -115,6 +119,12 @@ class DescribeHyper(Section):
             )
         if self.privacy_unit != "none" and self.by_client:
             raise ConfigurationError("describe.by-client: noise protects sums over all clients; set it to false")
+        if self.extremes and not self.by_client:
+            raise ConfigurationError(
+                "describe.extremes: an extreme is a client's own, not a sum; set describe.by-client"
+            )
+        if self.privacy_unit != "none" and self.duplicates:
+            raise ConfigurationError("describe.duplicates: hashes of rows get no noise; leave it out of a private run")
 
 
 class SurvivalHyper(Section):

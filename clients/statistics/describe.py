@@ -6,6 +6,7 @@ Where each client is described by itself, it hides what is too small before anyt
 from __future__ import annotations
 
 from functools import cached_property
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,10 @@ Array = NDArray[np.float64]
 
 FEW = 3
 """Count, mean and deviation of a column of this many values give away how often each occurs."""
+
+
+SQUARES = 2.0**20
+"""Unit of squares of numbers of rows, which keeps them within the range of secure sums."""
 
 
 class DescribeClient(BaseClient):
@@ -68,6 +73,35 @@ class DescribeClient(BaseClient):
             table = one.count(self._x, self._y, next(center) if numbers else 0, next(scale) if numbers else 1)
             tables.append(shown(table, self.hyper.min_count) if self.hyper.by_client else table)
         return Answer({"cells": np.concatenate(tables)}, len(self._x))
+
+    @phase
+    def extremes(self, arrays: Arrays) -> Answer:
+        """Return ``extremes`` (2, d), least and largest numbers, and ``told`` (d,), whether it may say them.
+
+        It may not where fewer than ``min-count`` rows have a number, or other sums are withheld.
+        """
+        known = self._known
+        told = known.sum(axis=0) >= max(self.hyper.min_count, 1)
+        least, most = (
+            np.where(told, end(np.where(known, self._numbers, beyond), axis=0, initial=beyond), 0.0)
+            for end, beyond in ((np.min, np.inf), (np.max, -np.inf))
+        )
+        return Answer({"extremes": np.stack([least, most]), "told": told.astype(np.float64)}, len(known))
+
+    @phase
+    def marks(self, arrays: Arrays, *, bits: int) -> Answer:
+        """Return ``marks`` (2^bits,), 1 at the places of the keyed hashes of the client's rows, else 0.
+
+        ``squares`` () is the square of their number, in units of :data:`SQUARES`; ``keyed`` () whether the key is one
+        that the server does not know.
+        """
+        key = blake2b(f"{self.settings.seed}: rows".encode(), digest_size=32).digest()
+        train, marks = self.data.train, np.zeros(2**bits)
+        for x, y in zip(train.x.numpy(force=True), train.y.numpy(force=True), strict=True):
+            hashed = blake2b(x.tobytes() + y.tobytes(), digest_size=8, key=key).digest()
+            marks[int.from_bytes(hashed, "big") % len(marks)] = 1.0
+        squares = np.asarray(marks.sum() ** 2 / SQUARES)
+        return Answer({"marks": marks, "squares": squares, "keyed": np.zeros(())}, len(train))
 
     @phase
     def train(self, arrays: Arrays) -> Answer:

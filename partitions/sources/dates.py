@@ -19,10 +19,11 @@ from florilegium.partitions.sources.date_parts import DAYS, PERIODS
 ISO = ""
 """Stands for the formats of ISO 8601: 2024-03-31, 2024-03-31T14:30:00."""
 _FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d.%m.%Y %H:%M", "%Y%m%d")
-_DATE_LIKE = (
+DATE_LIKE = (
     r"^\s*([0-9]{4}[-./][0-9]{1,2}[-./][0-9]{1,2}|[0-9]{1,2}[-./][0-9]{1,2}[-./][0-9]{4})"
     r"([ T][0-9]{1,2}:[0-9]{2}.*)?\s*$"
 )
+"""Pattern of texts that look like dates, with years of four digits."""
 _MICROSECONDS = 86_400 * 10**6
 
 
@@ -39,7 +40,7 @@ def is_date(column: pa.ChunkedArray, form: str = ISO) -> bool:
     given = given.filter(pc.not_equal(pc.utf8_trim_whitespace(given), ""))
     if form != ISO and len(given):
         return _read(pa.chunked_array([given]), form) is not None
-    return bool(len(given)) and bool(pc.all(pc.match_substring_regex(given, _DATE_LIKE)).as_py())
+    return bool(len(given)) and bool(pc.all(pc.match_substring_regex(given, DATE_LIKE)).as_py())
 
 
 def format_of(column: pa.ChunkedArray, where: str) -> str:

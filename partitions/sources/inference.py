@@ -38,6 +38,7 @@ from florilegium.partitions.sources.columns import (
 )
 from florilegium.partitions.sources.dates import ISO, days_of, format_of, is_date
 from florilegium.partitions.sources.decode import decode_inputs, weights_of
+from florilegium.partitions.sources.mixed_dates import MIXED, mixed_dates
 from florilegium.partitions.sources.names import names_in
 from florilegium.partitions.sources.numbers import LOST, moments, numbers_of, refuse_missing
 from florilegium.partitions.sources.pictures import Size, each_picture, pixels, read_picture, resized
@@ -119,6 +120,11 @@ class _Work:
         free = {c: k for c, k in kinds.items() if c.lower() not in (*CLIENTS, *NUMBERING) and c not in dropped}
         candidates = {c: kinds[c] for c in chosen} if chosen else free
         self._dates = {c for c in candidates if is_date(self._train.column(c), self.keys.date_format)}
+        self.notes += [
+            f"column '{column}' {MIXED}: {said}"
+            for column in candidates.keys() - self._dates
+            if (said := self._mixed_dates(column))
+        ]
         kind, inputs = self._inputs(candidates, named=bool(chosen))
         if kind == "table" and self.keys.missing == DROP:
             self._drop(inputs)
@@ -395,8 +401,7 @@ class _Work:
             elif is_number(kind) or column in self._dates:
                 form = ISO
                 if column in self._dates and is_text(kind):  # columns of Arrow's types need no format
-                    form = self.keys.date_format or format_of(self._train.column(column), f"column '{column}'")
-                    forms.add(form)
+                    forms.add(form := self.keys.date_format or self._format(column))
                 lacking, values = self._values(column, form)
                 if not len(values):
                     self.notes.append(f"not used: column '{column}', which has no value in any training row")
@@ -440,6 +445,19 @@ class _Work:
         return {what: found for what, found in rest.items() if found and what != "fill"} | {
             what: found for what, found in (schema | {"fill": fill}).items() if found
         }  # fmt: skip
+
+    def _format(self, column: str) -> str:
+        """Return the format of a column of dates; raise :class:`ConfigurationError` if clients have several."""
+        try:
+            return format_of(self._train.column(column), f"column '{column}'")
+        except ConfigurationError as error:
+            said = self._mixed_dates(column)
+            raise ConfigurationError(f"{error} ({said})" if said else str(error)) from error
+
+    def _mixed_dates(self, column: str) -> str:
+        """Return how clients write the dates of a column, if they do not all in one way."""
+        naming = next((c for known in CLIENTS for c in self._train.column_names if c.lower() == known), "")
+        return mixed_dates(self._train.column(column), names_in(self._train.column(naming), naming)) if naming else ""
 
     def _values(self, column: str, form: str) -> tuple[int, NDArray[Any]]:
         """Return how many training rows miss a number or a date, and the others' values; dates as days.

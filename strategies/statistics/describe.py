@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.hyper.statistics import DescribeHyper
+from florilegium.clients.statistics.describe import SQUARES
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.files import write_text
 from florilegium.common.seeds import numpy_generator
@@ -23,6 +24,7 @@ from florilegium.models.parameters import Arrays
 from florilegium.models.statistics import exact
 from florilegium.partitions.described_columns import Described, columns_of
 from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.sources.mixed_dates import MIXED
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.privacy.noise import draw, secret_generator
 from florilegium.strategies.core.cohort import CohortStrategy
@@ -36,6 +38,8 @@ from florilegium.strategies.statistics.members import OtherClientsError, same_me
 Array = NDArray[np.float64]
 log = logging.getLogger("flwr")
 
+MOST_BITS = 18
+"""log₂ of the most places of hashes of rows; 2 MB from each client."""
 JSON, HTML = "description.json", "description.html"
 
 
@@ -125,6 +129,7 @@ class Describe(CohortStrategy):
         self._found = {"clients": len(names), "columns": {}, "min_count": self.hyper.min_count}
         if moments is not None:
             self._found["rows"] = int(moments[:, 0].sum())
+        extremes = self._extremes(round) if self.hyper.extremes else []
         place, by_name = 0, dict[str, Array]()
         for one, table in zip(self._columns, tables, strict=True):
             sums, bins = None, (0.0, 1.0)
@@ -136,11 +141,56 @@ class Describe(CohortStrategy):
                 place += 1
             least = 0 if self._private else self.hyper.min_count
             self._found["columns"][one.name] = column_facts(one, table, sums, bins, least, noise)
+            if extremes and sums is not None:
+                self._found["columns"][one.name] |= extremes[place - 1]
         if self.hyper.by_client:
             self._found["by_client"] = compared(self._columns, tables, names, self._found["columns"], by_name)
         if not self._private and d > 1:
             self._found["correlations"] = self._correlations(round, center, scale)
-        self._found["problems"] = problems(self._found)
+        if self.hyper.duplicates:
+            self._found["shared_rows"] = self._shared(round, int(self._found["rows"]), len(names))
+        self._found["problems"] = [*self._mixed_dates(), *problems(self._found)]
+
+    def _mixed_dates(self) -> list[str]:
+        """Return what was noted of dates when the rows were read; on devices each reads its own."""
+        notes = self.federation.remarks(self.clients.deployed).lines
+        return [note.removeprefix("dataset: ") for note in notes if MIXED in note]
+
+    def _extremes(self, round: Round) -> list[dict[str, Any]]:
+        """Return for each column of numbers its least and largest value, of the clients that may say it."""
+        d = len(self._numbers)
+        _, parts = self._ask(round, "extremes", {}, {"extremes": (2, d), "told": (d,)})
+        told, found = parts["told"] > 0, []
+        for j, one in enumerate(self._numbers):
+            values = parts["extremes"][told[:, j], :, j]
+            least, most = (float(values[:, 0].min()), float(values[:, 1].max())) if len(values) else (np.nan, np.nan)
+            found.append({
+                "min": one.mean + one.std * least if len(values) else None,
+                "max": one.mean + one.std * most if len(values) else None, "extremes_of": len(values),
+            })  # fmt: skip
+        return found
+
+    def _shared(self, round: Round, rows: int, clients: int) -> dict[str, Any]:
+        """Return how many pairs of clients and rows are equal, less what chance makes equal, and that number's error.
+
+        Each client marks the places of its rows' keyed hashes among B. Marks of two clients at one place are a row of
+        both, or chance: Σ_{k<l} n_k n_l / B in expectation, a Poisson number.
+        """
+        bits = int(np.clip(np.ceil(2 * np.log2(max(rows, 1))) - 1, 10, MOST_BITS))
+        shapes = {"marks": (2**bits,), "squares": (), "keyed": ()}
+        outcome = round.ask("marks", self._cohort, send={}, reduce="sum", shapes=shapes, bits=bits)
+        self._cohort = self._members = same_members(self._members, outcome)
+        marks = np.rint(outcome.arrays["marks"])
+        squares, keyed = float(outcome.arrays["squares"]) * SQUARES, int(np.rint(outcome.arrays["keyed"]))
+        chance = max(float(marks.sum()) ** 2 - squares, 0.0) / 2 ** (bits + 1)
+        pairs = float((marks * (marks - 1)).sum() / 2) - chance
+        count, error = max(int(np.rint(pairs)), 0), 1.96 * math.sqrt(chance)
+        if 0 < keyed < clients:
+            log.warning(
+                "describe: %d of %d clients have a key for hashes of rows, which then do not match", keyed, clients
+            )
+        hidden = 0 < count < self.hyper.min_count
+        return {"pairs": None if hidden else count, "error": error, "keyed": keyed == clients}
 
     def _ask(
         self, round: Round, phase: str, sent: Arrays, shapes: Mapping[str, tuple[int, ...]]

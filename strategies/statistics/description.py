@@ -12,17 +12,13 @@ from numpy.typing import NDArray
 
 from florilegium.models.statistics.suppression import HIDDEN, shown
 from florilegium.partitions.described_columns import Described
+from florilegium.strategies.statistics.units import other_unit
 
 Array = NDArray[np.float64]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-DIFFERS, LACKS = 0.1, 0.2
-"""Divergence of Jensen and Shannon (0..1, base 2), and share of missing values, from which a column is a problem."""
-UNITS: Mapping[str, float] = {
-    "a factor of 10": 10.0, "a factor of 100": 100.0, "a factor of 1000": 1000.0, "pounds and kilograms": 2.2046,
-    "inches and centimetres": 2.54, "mg/dl and mmol/l of cholesterol": 38.67, "mg/dl and mmol/l of glucose": 18.016,
-}  # fmt: skip
-"""Ratios of means that other units explain."""
+DIFFERS, LACKS, SHARED = 0.1, 0.2, 0.01
+"""Divergence of Jensen and Shannon (0..1, base 2), share of missing values, and of equal rows, that are a problem."""
 
 
 def column_facts(
@@ -122,20 +118,31 @@ def compared(
             rest = np.where(table == HIDDEN, 0.0, table)
             others = rest.sum(axis=0) - rest[k]
             one: dict[str, Any] = {"missing": cells[-1], "counts": cells[:-1], "divergence": None}
+            if column.words:
+                alone = (rest[k] > 0) & (others == 0) & ~(table == HIDDEN).any(axis=0)
+                one["only_here"] = [word for word, lone in zip(column.words, alone[:-1], strict=True) if lone]
             if rest[k, :-1].sum() > 0 and others[:-1].sum() > 0 and not (table[k] == HIDDEN).all():
                 one["divergence"] = jensen_shannon(rest[k, :-1], others[:-1])
                 if not column.words:
                     edges = np.array(facts[column.name]["edges"])
                     width = float(edges[1] - edges[0])
                     one["distance"] = wasserstein(rest[k, :-1], others[:-1], width)
-                    known, first = sums[column.name][:, :2].T
-                    away, total = known.sum() - known[k], first.sum() - first[k]
-                    if known[k] and away:
-                        one["mean"] = column.mean + column.std * float(first[k] / known[k])
-                        one["others"] = column.mean + column.std * float(total / away)
+                    own_sums, whole = sums[column.name][k], sums[column.name].sum(axis=0)
+                    if own_sums[0] and whole[0] > own_sums[0]:
+                        center = whole[1] / whole[0]
+                        one["mean"], one["deviation"] = _moments(column, own_sums, center)
+                        one["others"], one["others_deviation"] = _moments(column, whole - own_sums, center)
             own[column.name] = one
         found[name] = own
     return found
+
+
+def _moments(column: Described, sums: Array, center: float) -> tuple[float, float]:
+    """Return mean and deviation, in the column's unit, of known values, Σx and Σ(x − center)², (3,)."""
+    known, first, second = sums
+    mean = first / known
+    variance = max(second / known - (mean - center) ** 2, 0.0)
+    return column.mean + column.std * float(mean), abs(column.std) * math.sqrt(variance)
 
 
 def problems(found: Mapping[str, Any]) -> list[str]:
@@ -150,27 +157,31 @@ def problems(found: Mapping[str, Any]) -> list[str]:
             said.append((1 + share, f"column '{name}' is missing in {share:.0%} of the rows"))
         if facts.get("deviation") == 0:
             said.append((1.0, f"column '{name}' has one value, {facts['mean']:g}, in all rows"))
+    shared = found.get("shared_rows", {"pairs": None, "error": 0.0})
+    if shared["pairs"] and shared["pairs"] > max(shared["error"], SHARED * found["rows"]):
+        said.append((1.5, f"{shared['pairs']} rows of a client equal rows of another client"))
     for client, own in found.get("by_client", {}).items():
         for name, one in own.items():
             known = [count for count in one["counts"] if count is not None]
             if one["missing"] and len(known) == len(one["counts"]) and not any(known):
                 said.append((4.0, f"client {client}: column '{name}' is missing in all rows"))
             elif one["divergence"] is not None and one["divergence"] > DIFFERS:
-                ratio = one["mean"] / one["others"] if one.get("others") else 0.0
-                unit = next((what for what, by in UNITS.items() if ratio > 0 and _near(ratio, by)), "")
-                hint = f"; {unit} would explain it" if unit else ""
-                what = f"mean {one['mean']:.4g} there, {one['others']:.4g} elsewhere" if "mean" in one else "categories"
+                hint, what = "", "categories"
+                if "mean" in one:
+                    unit = other_unit((one["mean"], one["deviation"]), (one["others"], one["others_deviation"]))
+                    hint = f"; perhaps another unit: {unit}" if unit else ""
+                    what = f"mean {one['mean']:.4g} there, {one['others']:.4g} elsewhere"
+                elif one.get("only_here"):
+                    hint = f"; it alone has {', '.join(map(repr, one['only_here'][:5]))}"
                 said.append((
-                    2 * one["divergence"] + bool(unit),
+                    2 * one["divergence"] + bool(hint),
                     f"client {client}: column '{name}' differs from the others' ({what}{hint}; divergence "
                     f"{one['divergence']:.2f})",
                 ))  # fmt: skip
+            elif one.get("only_here"):
+                words = ", ".join(map(repr, one["only_here"][:5]))
+                said.append((0.5, f"client {client}: column '{name}' has categories that no other client has: {words}"))
     return [line for _, line in sorted(said, key=lambda one: -one[0])]
-
-
-def _near(ratio: float, factor: float) -> bool:
-    """Return whether a ratio of means is a unit's factor, or its inverse, to within a tenth."""
-    return min(abs(ratio / factor - 1), abs(ratio * factor - 1)) < 0.1
 
 
 # ------------------------------------------------------------------------------------------------ page
@@ -195,6 +206,10 @@ def page(found: Mapping[str, Any], dataset: str) -> str:
         if found["problems"] else "<p>None was found.</p>",
         "<h2>Columns</h2>", _columns_table(found["columns"]),
     ]  # fmt: skip
+    if "shared_rows" in found:
+        shared = found["shared_rows"]
+        about = f" ± {shared['error']:.1f}" if shared["error"] > 0.05 else ""
+        parts.append(f"<p>Equal rows of two clients: {_number(shared['pairs'])}{about}.</p>")
     if "correlations" in found and found["correlations"]["names"]:
         names = found["correlations"]["names"]
         rows = [[n, *map(_number, row)] for n, row in zip(names, found["correlations"]["matrix"], strict=True)]
@@ -211,11 +226,12 @@ def page(found: Mapping[str, Any], dataset: str) -> str:
 
 
 def _columns_table(columns: Mapping[str, Any]) -> str:
-    head = ["column", "missing", "mean", "deviation", *(f"{q:.0%}" for q in QUANTILES), "distribution"]
+    ends = ("min", "max") if any("min" in facts for facts in columns.values()) else ()
+    head = ["column", "missing", "mean", "deviation", *ends, *(f"{q:.0%}" for q in QUANTILES), "distribution"]
     rows = []
     for name, facts in columns.items():
         points = facts.get("quantiles") or {}
-        numbers = [_number(facts.get(word)) for word in ("missing", "mean", "deviation")]
+        numbers = [_number(facts.get(word)) for word in ("missing", "mean", "deviation", *ends)]
         rows.append([name, *numbers, *(_number(points.get(f"{q:g}")) for q in QUANTILES), _bars(facts["counts"])])
     return _table(head, rows)
 

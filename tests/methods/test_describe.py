@@ -177,10 +177,66 @@ def test_the_worst_problems_come_first(run: Runs, tmp_path: Path) -> None:
     lines = found["problems"]
     assert lines[0] == "client west: column 'dose' is missing in all rows"
     assert any(
-        "client south: column 'age' differs" in line and "a factor of 10 would explain it" in line for line in lines
+        "client south: column 'age' differs" in line and "perhaps another unit: a factor of 10" in line
+        for line in lines
     )
-    assert any("client north: column 'ward' differs" in line for line in lines)
+    assert any("client north: column 'ward' differs" in line and "it alone has 'z'" in line for line in lines)
     assert any("column 'same' has one value, 7" in line for line in lines) or "same" not in found["columns"]
+
+
+@pytest.mark.parametrize("least", [0, 5])
+def test_extremes_are_those_of_pandas_if_they_may_be_told(run: Runs, tmp_path: Path, least: int) -> None:
+    """By default there are none; a client with fewer known values than may be shown keeps its own."""
+    table = _table()
+    west = table.index[table.owner == "west"]
+    table.loc[west[3:], "dose"] = np.nan
+    table.loc[west[0], "dose"] = 1e6
+    data, keys = _write(table, tmp_path / "data"), {"describe.min-count": least}
+    assert "min" not in _found(run("none", dataset=data, **keys))["columns"]["age"]
+    columns = _found(run("ends", dataset=data, **keys, **{"describe.extremes": True}))["columns"]
+    told = table if least == 0 else table[table.owner != "west"]
+    assert (columns["age"]["min"], columns["age"]["max"]) == pytest.approx((table.age.min(), table.age.max()), rel=1e-6)
+    assert columns["dose"]["max"] == pytest.approx(told.dose.max(), rel=1e-6)
+    assert columns["dose"]["min"] == pytest.approx(told.dose.min(), abs=1e-6 * told.dose.max())
+    assert (columns["age"]["extremes_of"], columns["dose"]["extremes_of"]) == (3, 3 if least == 0 else 2)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_rows_of_several_clients_are_counted(run: Runs, tmp_path: Path, secure: bool) -> None:
+    """Each pair of clients counts; equal rows of one client do not, nor do small counts appear."""
+    table = _table().assign(dose=np.random.default_rng(2).normal(size=900))
+    parts = {name: table[table.owner == name] for name in ("north", "south")}
+    copies = [parts["north"].head(40).assign(owner="south"), parts["north"].head(12).assign(owner="west")]
+    again = parts["south"].head(30)
+    whole = pd.concat([table, *copies, again], ignore_index=True)
+    keys: dict[str, Value] = {
+        "describe.duplicates": True,
+        **({"secure-aggregation": True, "describe.by-client": False} if secure else {}),
+    }
+    found = _found(run("shared", dataset=_write(whole, tmp_path / "data"), **keys))
+    shared = found["shared_rows"]
+    assert shared["error"] < 4
+    assert abs(shared["pairs"] - (40 + 12 + 12)) <= 2 * shared["error"]
+    assert not shared["keyed"]
+    assert any("equal rows of another client" in line for line in found["problems"])
+    few = pd.concat([table, parts["north"].head(3).assign(owner="south")], ignore_index=True)
+    assert _found(run("few", dataset=_write(few, tmp_path / "few"), **keys))["shared_rows"]["pairs"] in (0, None)
+
+
+def test_dates_in_other_formats_are_named(run: Runs, tmp_path: Path) -> None:
+    """Dates of one client alone are a problem of the description; of several formats, an error that names them."""
+    table = _table()
+    days = pd.to_datetime("2024-01-13") + pd.to_timedelta(np.arange(900) % 60, unit="D")
+    table["admitted"] = days.strftime("%Y-%m-%d")
+    south = table.owner == "south"
+    table.loc[south, "admitted"] = days.strftime("%d/%m/%Y")[south]
+    with pytest.raises(ConfigurationError, match=r"client south: dates as %d/%m/%Y"):
+        run("formats", dataset=_write(table, tmp_path / "formats"))
+    table.loc[south, "admitted"] = "week " + pd.Series(np.arange(900) % 4 + 1, index=table.index).astype(str)[south]
+    table.loc[~south, "admitted"] = days.strftime("%Y-%m-01")[~south]
+    found = _found(run("words", dataset=_write(table, tmp_path / "words")))
+    (line,) = [one for one in found["problems"] if "holds dates of some clients alone" in one]
+    assert "client north: dates such as 2024-03-31; client south: no dates; client west: dates such as" in line
 
 
 @pytest.mark.parametrize(
@@ -189,6 +245,8 @@ def test_the_worst_problems_come_first(run: Runs, tmp_path: Path) -> None:
         ({"secure-aggregation": True}, "secure-aggregation"),
         ({"describe.privacy-unit": "example"}, "describe.by-client: noise protects sums"),
         ({"participation": 0.3}, "participation"),
+        ({"describe.extremes": True, "describe.by-client": False}, "describe.extremes: an extreme is a client's own"),
+        ({"describe.duplicates": True, "describe.by-client": False, "describe.privacy-unit": "example"}, "duplicates"),
         ({"init": "other"}, "init"),
     ],
 )
