@@ -44,7 +44,8 @@ def build_network(
             raise ConfigurationError(
                 f"gradient-checkpointing is for transformers:…, not '{settings.model}'; leave it out"
             )
-        network = build(settings.model, shape, classes, seed, codes=codes, positions=positions)
+        sizes = settings.trees.model_dump() if settings.model == "trees" else {}
+        network = build(settings.model, shape, classes, seed, codes=codes, positions=positions, sizes=sizes)
         if settings.weights:
             from florilegium.models.pretrained import load_weights
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from florilegium.common.errors import ConfigurationError
@@ -21,7 +22,7 @@ from florilegium.models.zoo import find_in_zoo
 if TYPE_CHECKING:
     from torch import nn
 
-    Builder = Callable[[tuple[int, ...], int], nn.Module]
+    Builder = Callable[..., nn.Module]
 
 _OWN = {
     "lenet": "florilegium.models.convnets:lenet",
@@ -40,6 +41,7 @@ _OWN = {
     "char-lstm-steps": "florilegium.models.lstms:char_lstm_steps",
     "fcn": "florilegium.models.convnets:fcn",
     "centers": "florilegium.models.centers:centers",
+    "trees": "florilegium.models.trees:trees",
 }
 """Function that builds each network; imported when used, since torch and torchvision take seconds to import."""
 
@@ -108,8 +110,9 @@ def network_problem(name: str) -> str:
 
 
 def build(
-    name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: int = 0, positions: tuple[int, ...] = ()
-) -> nn.Sequential:
+    name: str, shape: tuple[int, ...], classes: int, seed: int, *, codes: int = 0, positions: tuple[int, ...] = (),
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> nn.Sequential:  # fmt: skip
     """Build network ``name`` with PyTorch's default initialisation, drawn from ``seed``.
 
     Args:
@@ -119,6 +122,7 @@ def build(
         seed: seed of the run; equal seeds give equal initial parameters θ₀ on every machine.
         codes: number of different int64 codes in the inputs; 0: they are numbers.
         positions: the positions of which each has C outputs, as in images of outputs (n, C, *positions); (): (n, C).
+        sizes: further arguments of its function, of the networks of the suite whose sizes are keys.
 
     Returns:
         An ``nn.Sequential`` of named blocks, convolutions in channels-last layout (1.3 to 2 times faster on CPUs).
@@ -131,7 +135,7 @@ def build(
     builder = find_network(name)
     with torch_draws(seed, "model", name):
         try:
-            network = builder(shape, classes)
+            network = builder(shape, classes, **sizes)
         except ValueError as error:
             raise ConfigurationError(f"model: '{name}' does not fit the data: {error}.") from error
         except Exception as error:  # the code of another package may raise anything

@@ -67,6 +67,18 @@ class AdapterSettings(Section):
         return self
 
 
+class TreesSettings(Section):
+    """The size of an ensemble of trees."""
+
+    title = "Boosted trees ([more](methods/trees.md))"
+
+    number: int = key(
+        100, "the most boosting rounds, each with a tree, or one for each of several classes", ge=1, le=10_000,
+        where="model=trees", also="n-estimators num-boost-round",
+    )  # fmt: skip
+    depth: int = key(4, "levels of splits of each tree", ge=1, le=12, where="model=trees", also="max-depth")
+
+
 class NetworkSettings(Section):
     """The keys that say what the network is, and with which parameters it starts."""
 
@@ -74,7 +86,8 @@ class NetworkSettings(Section):
 
     model: str = key(
         "mlp",
-        "the network; `centers` is for clustering; one of your own is `package.module:function` ([how](models.md))",
+        "the network; `centers` is for clustering, `trees` for method `trees`; one of your own is "
+        "`package.module:function` ([how](models.md))",
         values=", ".join(
             f"`{name}`"
             for name in (*NETWORKS.own, "torchvision:…", "timm:…", "transformers:…", "package.module:function")
@@ -98,6 +111,7 @@ class NetworkSettings(Section):
         "memory, about a third more time ([more](pretrained.md#larger-models))",
     )
     adapter: AdapterSettings = AdapterSettings()
+    trees: TreesSettings = TreesSettings()
 
     @property
     def based(self) -> bool:

@@ -186,6 +186,12 @@ OWN_METHODS: dict[str, Method] = {
         f"{_STRATEGIES}.statistics.glm:GLM", f"{_CLIENTS}.statistics.glm:GLMClient", f"{_KEYS}.statistics:GLMHyper",
         descends=False, implies={"model": "linear", "participation": 1.0},
     ),
+    "trees": Method(
+        "Boosted trees, from histograms of gradients", "Chen, Guestrin 2016; Tian et al. 2020",
+        f"{_STRATEGIES}.statistics.trees:BoostedTrees", f"{_CLIENTS}.statistics.trees:TreesClient",
+        f"{_KEYS}.trees:BoostingHyper", table="boosting", descends=False,
+        implies={"model": "trees", "participation": 1.0},
+    ),
     "feddyn": Method(
         "Dynamically regularised local objectives", "Acar et al. 2021",
         f"{_STRATEGIES}.feddyn:FedDyn", f"{_CLIENTS}.feddyn:FedDynClient", f"{_KEYS}.federated:FedDynHyper",

@@ -293,6 +293,8 @@ def _unsuitable(spec: DatasetSpec, method: str, entry: Method | None, model: str
         needs = "finds centres: it needs model = 'centers'" if entry.task == "clustering" else (
             "trains a network, not 'centers'")  # fmt: skip
         yield f"model: '{method}' {needs} (found: '{model}')"
+    if model == "trees" and entry.implies.get("model") != model:
+        yield f"model: '{method}' trains a network, not 'trees', which method 'trees' grows (found: '{model}')"
 
 
 def read_settings(run: Path) -> tuple[Settings, Section]:

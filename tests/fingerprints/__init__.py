@@ -86,6 +86,7 @@ OWN: Mapping[str, Keys] = {
         "samples-per-client": 12, "mdm-params": "medium-2", "participation": 1.0, "rounds": 1,
     },
     "glm": {"model": "linear", "participation": 1.0, "glm.ridge": 1.0},
+    "trees": {"model": "trees", "participation": 1.0, "trees.depth": 2, "trees.number": 8},
     "survival": {
         "model": "linear", "dataset": "tests.made_survival:patients", "task": "survival", "partitioner": "natural",
         "participation": 1.0,
