@@ -43,6 +43,7 @@ def summary_of(
         "clients": len(roster.clients),
         "nodes": len(roster.nodes),
         **({"left_out": roster.left_out} if roster.left_out else {}),
+        **({"refused": refused} if (refused := roster.refused) else {}),
         "seconds": round(sum(seconds), 3),
         "seconds_per_round": round(float(np.median(seconds[1:] or seconds or [0.0])), 4),
         "bytes_down": federation.bytes_down,

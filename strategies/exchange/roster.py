@@ -183,6 +183,11 @@ class Roster:
             "SuperNodes first."
         )
 
+    @property
+    def refused(self) -> list[str]:
+        """Why nodes that are online have been refused, a sentence for each that names node and client; at most 100."""
+        return [*self._refused.values()][:100]
+
     def refresh(self, grid: Grid, timeout: float | None = None) -> None:
         """Update the nodes and clients: query new nodes for their clients, and remove nodes that are offline.
 
@@ -295,39 +300,40 @@ class Roster:
         Raises:
             RunError: if the node cannot take part in this run.
         """
+        who = f"node {node}" + (f" (client {printable(answer.clients[0], 60)})" if len(answer.clients) == 1 else "")
         if answer.wire != VERSION:
             raise RunError(
-                f"node {node} speaks version {answer.wire} of the messages, the server version {VERSION}. Install the "
+                f"{who} speaks version {answer.wire} of the messages, the server version {VERSION}. Install the "
                 "server's version of Florilegium on the device, then restart its SuperNode."
             )
         if answer.packages != self._packages and answer.pinned:
             raise RunError(
-                f"node {node} has other packages than this run needs ({', '.join(answer.packages) or 'none'}; needed: "
+                f"{who} has other packages than this run needs ({', '.join(answer.packages) or 'none'}; needed: "
                 f"{', '.join(self._packages) or 'none'}). Install them on the device, then restart its SuperNode."
             )
         if answer.code != self._code:
             raise RunError(
-                f"node {node} runs other code (hash {answer.code}) than the server ({self._code}). In a simulation "
+                f"{who} runs other code (hash {answer.code}) than the server ({self._code}). In a simulation "
                 "the workers import what lies in the folder the SuperLink was started from: start it from an empty "
                 "folder, or use `florilegium run`. On a device, restart its SuperNode."
             )
         if answer.pinned and answer.frozen != self._frozen.hash:
             raise RunError(
-                f"node {node} has other frozen parameters in its network (hash {answer.frozen or 'none'}) than the "
+                f"{who} has other frozen parameters in its network (hash {answer.frozen or 'none'}) than the "
                 f"server ({self._frozen.hash or 'none'}). Let the function or file that key model names give both the "
                 "same, such as the same files of pretrained parameters, then restart its SuperNode."
             )
         if (self.nodes and answer.pinned != self.deployed) or (real and not answer.pinned):
-            raise RunError(f"node {node}: devices and simulated nodes cannot share a run")
+            raise RunError(f"{who}: devices and simulated nodes cannot share a run")
         own = answer.validation or [0] * len(answer.clients)
         sizes = list(
             zip(answer.clients, answer.train, answer.test, answer.labeled, answer.capacities, own, strict=True)
         )
         if answer.pinned and len(sizes) != 1:
-            raise RunError(f"node {node} announces {len(sizes)} clients; a device is one")
+            raise RunError(f"{who} announces {len(sizes)} clients; a device is one")
         for client, train, test, *_ in sizes:
             if not re.fullmatch(NAME, client) or train < 0 or test < 0:
-                raise RunError(f"node {node} announces client '{client}' with {train} and {test} examples")
+                raise RunError(f"{who} announces client '{client}' with {train} and {test} examples")
         return [
             Member(client, train, test, labeled=labeled, node=node, capacity=capacity, validation=validation)
             for client, train, test, labeled, capacity, validation in sizes

@@ -86,6 +86,7 @@ def test_a_device_needs_the_packages_of_the_run_in_the_same_version() -> None:
     )
     assert _refresh(roster, grid) == {"a": 1}
     assert "fed_mine (not installed); needed: fed-mine 0.1.0" in roster._refused[2]
+    assert roster._refused[3].startswith("node 3 (client c) has other packages")
     assert "fed-mine 0.2.0; needed: fed-mine 0.1.0" in roster._refused[3]
     assert len(roster._refused[4]) < 2000
 
@@ -196,11 +197,13 @@ def test_the_refusal_names_both_versions_of_the_messages(real: bool) -> None:
     """Whatever the code is; nodes of earlier versions announce no version, which is the first."""
     content = Announcement(real, "code", ["a"], [5], [1], [True], capacities=[1.0]).pack()
     content["roster"]["wire"] = VERSION + 1  # type: ignore[index]
-    told = f"node 3 speaks version {VERSION + 1} of the messages, the server version {VERSION}"
+    told = rf"node 3 \(client a\) speaks version {VERSION + 1} of the messages, the server version {VERSION}"
     with pytest.raises(RunError, match=told):
         Roster(list, 1, "code")._announced(3, Announcement.unpack(content), real)
     del content["roster"]["wire"]  # type: ignore[attr-defined]
-    with pytest.raises(RunError, match=f"node 3 speaks version 1 of the messages, the server version {VERSION}"):
+    with pytest.raises(
+        RunError, match=rf"node 3 \(client a\) speaks version 1 of the messages, the server version {VERSION}"
+    ):
         Roster(list, 1, "code")._announced(3, Announcement.unpack(content), real)
 
 
