@@ -30,6 +30,7 @@ THEIRS = ("package-keys", "mine.", "slow-head.")
 ELSEWHERE = {
     "docs/commands.md": "examples of the help texts: tests/apps/cli/test_help.py",
     "docs/deployment.md": "carried out with free ports: tests/apps/devices (test_deployment.py, test_device.py)",
+    "docs/owner.md": "carried out with folders of the tests' own: tests/owner, tests/apps/devices/test_owner.py",
     "docs/own.md": "carried out word for word: tests/apps/origins/test_package.py",
     "docs/attacks.md": "attack runs of a certain kind: tests/research/attacks/test_audit.py",
     "docs/results/": "made the page's numbers in minutes to hours; the recipe is read, the keys are checked",

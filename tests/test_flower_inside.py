@@ -63,6 +63,8 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "flwr.common.config.get_fused_config_from_fab": ((b"", None), {}),
     "flwr.common.config.parse_config_args": (([""],), {}),
     "flwr.common.logger.update_console_handler": ((), {"timestamps": True}),
+    "flwr.common.serde.recorddict_from_proto": ((None,), {}),
+    "flwr.common.serde.recorddict_to_proto": ((None,), {}),
     "flwr.supercore.exit.flwr_exit": ((0, ""), {}),
     "flwr.supercore.exit.register_signal_handlers": ((None, ""), {"grpc_servers": []}),
     "flwr.supercore.grpc_health.run_health_server_grpc_no_tls": (("",), {}),

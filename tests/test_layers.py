@@ -20,8 +20,9 @@ ALLOWED = {
     "partitions": {"common", "tasks"},
     "privacy": {"common"},
     "clients": {"common", "tasks", "models", "partitions", "privacy"},
+    "owner": {"common", "privacy", "clients"},
     "strategies": {"common", "tasks", "models", "partitions", "privacy", "clients"},
-    "apps": {"common", "tasks", "models", "partitions", "privacy", "clients", "strategies"},
+    "apps": {"common", "tasks", "models", "partitions", "privacy", "clients", "owner", "strategies"},
     "research": {"common", "tasks", "models", "partitions", "privacy", "clients", "strategies", "apps"},
 }
 FLOORS = {

@@ -11,11 +11,16 @@ import typer
 
 from florilegium.apps.cli.groups import DEVICES, Group
 from florilegium.apps.cli.options import Assignments, complete_dataset
+from florilegium.apps.cli.owner import logs, policy
 from florilegium.apps.cli.tables import show
+from florilegium.common.errors import ConfigurationError
 
 device = Group(
     DEVICES, no_args_is_help=True, help="On a device: check data, join runs; list, use or delete what it keeps."
 )
+
+device.add_typer(policy, name="policy")
+device.add_typer(logs, name="log")
 
 Run = Annotated[str, typer.Argument(help="the run's name")]
 StateDir = Annotated[Path, typer.Option(help="state-dir of the SuperNode's --node-config")]
@@ -65,6 +70,9 @@ def serve(
         str, typer.Option(help="check first that the data can be read as this dataset", autocompletion=complete_dataset)
     ] = "",
     assignments: Assignments = None,
+    owner: Annotated[
+        Path | None, typer.Option(help="folder of the owner's policy; without it, every run may do what its code does")
+    ] = None,
 ) -> None:
     """Run a SuperNode that keeps PyTorch, network and data in memory between messages.
 
@@ -73,7 +81,9 @@ def serve(
     from florilegium.apps.assembly.node_config import read_node
     from florilegium.apps.devices.flower_inside import hand_over, usable
 
-    read_node(node_config)
+    device = read_node(node_config)
+    if owner is not None and not usable():
+        raise ConfigurationError("--owner: without resident processes (see the log) nothing would enforce the policy")
     if dataset:  # in a process of its own, since what it imports and reads is not needed here
         words = [sys.executable, "-P", "-m", "florilegium", "device", "check", node_config, "--dataset", dataset]
         words += [word for assignment in assignments or [] for word in ("--set", assignment)]
@@ -84,7 +94,12 @@ def serve(
         hand_over(options)
     from florilegium.apps.devices.supernode import serve as take_part  # imports what other versions of Flower may lack
 
-    take_part(options)
+    if owner is None:
+        take_part(options)
+    else:
+        from florilegium.apps.devices.owned import keeper
+
+        take_part(options, keeper(owner, device))
 
 
 @device.add("florilegium device status --state-dir /var/lib/a")

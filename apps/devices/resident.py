@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 
@@ -23,6 +23,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from florilegium.apps.devices.flower_inside import installed_app
+from florilegium.apps.devices.frames import FrameError, receive, send
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.places import short_temporary_folder
 from florilegium.strategies.exchange.flower_inside import ErrorCode, update_console_handler
@@ -72,9 +73,11 @@ class Resident:
 
     Args:
         app: the run's app.
+        most: the most bytes that it may return at a time; None: any number.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, most: int | None = None) -> None:
+        self._most = most
         context = multiprocessing.get_context("forkserver")
         self._connection, there = context.Pipe()
         # Not a daemon, which could have no child processes: an owner's function may read data with several.
@@ -101,15 +104,18 @@ class Resident:
             wait([self._connection, self._process.sentinel])
             if not self._connection.poll():
                 raise EOFError
-            reply, after = self._connection.recv()
+            reply, state = receive(self._connection, message, self._most)
         except (EOFError, OSError) as error:
             self.end()
             raise DiedError(_death(self._process.exitcode)) from error
+        except FrameError as error:
+            self.end()
+            raise DiedError(f"the device's process has failed: {error}") from error
         except BaseException:
             self.end()
             raise
         self._busy = False
-        return reply, after
+        return reply, replace(context, state=state)
 
     def end(self) -> None:
         """End the process: by closing its connection if it is idle, by force if it is busy or does not end."""
@@ -150,7 +156,7 @@ def _answer_messages(connection: Connection, app: App) -> None:
             log.exception("the app raised an exception")
             said = f"{type(error).__name__}: {error}"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said), reply_to=message)
-        connection.send((reply, context))
+        send(connection, reply, context.state)
 
 
 def _load(app: App) -> ClientApp:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -158,15 +158,24 @@ class Link:
         name_message(whole, tree.object_id)
         return whole
 
-    def app(self, run_id: int) -> tuple[App, Context] | None:
-        """Return a run's app and context; None if the app is signed by nobody whom this device trusts."""
+    def app(self, run_id: int, trust: Callable[[int, bytes], None]) -> tuple[App, Context, str] | None:
+        """Return a run's app and context, and who has started it, as the SuperLink says.
+
+        Args:
+            run_id: the run.
+            trust: checks the app's bundle before anything of it is read.
+
+        Returns:
+            None if the app is signed by nobody whom this device trusts.
+        """
         run = self._get_run(run_id)
         fab = self._get_fab(run.fab_hash, run_id)
         if self._trusted and not (fab.verifications.get("valid_license") and _verify_fab(fab, dict(self._trusted))):
             return None
+        trust(run_id, fab.content)
         config = get_fused_config_from_fab(fab.content, run)
         context = Context(run_id, self.node, self._node_config, RecordDict(), config, run.series_id)
-        return App(run.fab_id, run.fab_version, fab.content, fab.hash_str), context
+        return App(run.fab_id, run.fab_version, fab.content, fab.hash_str), context, run.account_name or run.flwr_aid
 
     def send(self, reply: Message, seconds: float) -> None:
         """Send a reply, which took ``seconds`` to compute."""

@@ -18,7 +18,9 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from florilegium.apps.devices.resident import DiedError, Resident, prepare
 from florilegium.apps.devices.superlink import Link, Over, connected
+from florilegium.apps.devices.unasked import UNASKED, Owner
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.owner.denied import DeniedError
 from florilegium.strategies.exchange.flower_inside import ErrorCode, ObjectTree, update_console_handler
 
 log = logging.getLogger("flwr")
@@ -34,11 +36,12 @@ _UNUSED = ("--isolation", "--host", "--port", "--ssl-", "--superexec-auth-secret
 """Options of ``flower-supernode`` for its local server and the processes that it starts."""
 
 
-def serve(options: Sequence[str]) -> None:
+def serve(options: Sequence[str], owner: Owner = UNASKED) -> None:
     """Take part in runs until a signal ends the process.
 
     Args:
         options: options of ``flower-supernode``.
+        owner: decides what may be done.
 
     Raises:
         ConfigurationError: if an option is for the local server, which there is none of.
@@ -52,13 +55,13 @@ def serve(options: Sequence[str]) -> None:
     prepare()
     with connected(options) as link:
         log.info("SuperNode %d is connected", link.node)
-        _take_part(link)
+        _take_part(link, owner)
     raise RunError("the connection to the SuperLink has ended; the reason is above")
 
 
-def _take_part(link: Link) -> None:
+def _take_part(link: Link, owner: Owner) -> None:
     """Receive messages and answer them, for ever."""
-    answers, last = Answers(link), time.monotonic()
+    answers, last = Answers(link, owner), time.monotonic()
     try:
         while True:
             try:
@@ -87,13 +90,14 @@ class Answers:
 
     Args:
         link: the connection to the SuperLink.
+        owner: decides what may be done.
 
     Attributes:
         runs: the runs that have a process, by id; the one that was silent for longest comes first.
     """
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, link: Link, owner: Owner = UNASKED) -> None:
+        self._link, self._owner = link, owner
         self.runs: OrderedDict[int, _Run] = OrderedDict()
         self._states: dict[int, RecordDict] = {}  # what apps keep, by series of runs, as in Flower
 
@@ -115,9 +119,21 @@ class Answers:
 
     def _reply(self, message: Message) -> Message:
         run_id = message.metadata.run_id
-        run = self._present(run_id) or self._begin(run_id)
-        if run is None:
-            return Message(Error(ErrorCode.INVALID_FAB, "The FAB could not be verified."), reply_to=message)
+        try:
+            run = self._present(run_id) or self._begin(run_id)
+            if run is None:
+                return Message(Error(ErrorCode.INVALID_FAB, "The FAB could not be verified."), reply_to=message)
+            asked = self._owner.ask(message)
+            reply = self._carried_out(message, run)
+            if reply.has_error():
+                said = self._owner.fail(message, str(reply.error.reason))
+                return Message(Error(reply.error.code, said), reply_to=message)
+            return Message(self._owner.leave(message, asked, reply.content), reply_to=message)
+        except DeniedError as error:
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, self._owner.told(error)), reply_to=message)
+
+    def _carried_out(self, message: Message, run: _Run) -> Message:
+        """Have the process of a run carry out a message; if it dies, the reply is an error."""
         try:
             reply, run.context = run.resident.answer(message, run.context)
         except DiedError as error:
@@ -137,11 +153,12 @@ class Answers:
 
     def _begin(self, run_id: int) -> _Run | None:
         """Start the process of a run; None if this device does not trust its app."""
-        found = self._link.app(run_id)
+        found = self._link.app(run_id, self._owner.trust)
         if found is None:
             log.error("run %d: its app has no signature of any of the --trusted-entities", run_id)
             return None
-        app, context = found
+        app, context, account = found
+        self._owner.admit(run_id, context.run_config, account)
         context.state = self._states.get(context.series_id, context.state)
         while len(self.runs) >= _RUNS:
             self.runs.popitem(last=False)[1].resident.end()

@@ -10,7 +10,7 @@ import florilegium
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import remembered
 
-LAYERS = ("apps", "clients", "common", "models", "partitions", "privacy", "strategies", "tasks")
+LAYERS = ("apps", "clients", "common", "models", "owner", "partitions", "privacy", "strategies", "tasks")
 
 
 @remembered(8)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from florilegium.clients.core.secure_wire import RECORD, Terms
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
-from florilegium.models.parameters import Arrays
+
+if TYPE_CHECKING:  # PyTorch is not needed to read messages
+    from florilegium.models.parameters import Arrays
 
 BESIDE = "beside."
 """Prefix of the names of arrays that are sent with a network but are no part of it. Clients need not return them."""

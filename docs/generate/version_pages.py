@@ -49,6 +49,10 @@ INSIDE = {
         "install and load an app",
         "tests/apps/devices/test_supernode.py::test_a_process_stays_and_takes_the_code_of_its_run",
     ),
+    "apps/devices/frames.py": (
+        "records as bytes, between a run's process and the SuperNode",
+        "tests/apps/devices/test_frames.py::test_what_is_sent_is_received",
+    ),
     "apps/devices/superlink.py": (
         "connect a device to the SuperLink",
         "tests/test_flower_inside.py::test_functions_take_the_arguments_that_they_are_given",

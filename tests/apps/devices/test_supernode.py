@@ -83,10 +83,15 @@ def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def _app(folder: Path, word: str) -> App:
     """Build an app whose code says ``word``."""
+    return bundled(folder, word, PROJECT, CODE)
+
+
+def bundled(folder: Path, word: str, project: str, code: str) -> App:
+    """Build an app of this project file and this code, in which ``{word}`` is replaced."""
     source = folder / word
-    source.mkdir()
-    (source / "pyproject.toml").write_text(PROJECT)
-    (source / "told.py").write_text(CODE.replace("{word}", word))
+    source.mkdir(exist_ok=True)
+    (source / "pyproject.toml").write_text(project)
+    (source / "told.py").write_text(code.replace("{word}", word))
     content = build_fab_from_disk(source)
     return App("tests/told", "1.0.0", content, hashlib.sha256(content).hexdigest())
 
@@ -193,9 +198,12 @@ class _Link:
             raise OSError("objects are gone")
         return message
 
-    def app(self, run_id: int) -> tuple[App, Context] | None:
+    def app(self, run_id: int, trust: Callable[[int, bytes], None]) -> tuple[App, Context, str] | None:
         self.began.append(run_id)
-        return None if self._app is None else (self._app, _context(run_id))
+        if self._app is None:
+            return None
+        trust(run_id, self._app.fab)
+        return self._app, _context(run_id), "tests"
 
     def send(self, reply: Message, seconds: float) -> None:
         assert seconds >= 0

@@ -1,0 +1,100 @@
+"""What a run's process returns, as frames of bytes: they are read as data alone, since the process may send anything.
+
+The standard library's ``Connection.recv`` would carry out what a pickle says, in the supervisor. Arrays are frames of
+their own, so that models above Flower's 2 GB of one protobuf message fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+
+_CONTENT, _ERROR = b"content", b"error"
+_WORD = 64
+"""The most bytes of a frame that says what follows, or of a number."""
+_REASON = 1 << 16
+"""The most bytes of an error's reason."""
+
+
+class FrameError(Exception):
+    """A process has sent what is no reply."""
+
+
+def send(connection: Connection, reply: Message, state: RecordDict) -> None:
+    """Send a reply, and what the app keeps in its context."""
+    if reply.has_error():
+        connection.send_bytes(_ERROR)
+        connection.send_bytes(str(reply.error.code).encode())
+        connection.send_bytes(str(reply.error.reason).encode()[:_REASON])
+    else:
+        connection.send_bytes(_CONTENT)
+        _send_records(connection, reply.content)
+    _send_records(connection, state)
+
+
+def receive(connection: Connection, request: Message, most: int | None) -> tuple[Message, RecordDict]:
+    """Receive what :func:`send` has sent. Of the reply only content or error count: the rest is the request's.
+
+    Args:
+        connection: from the process.
+        request: the message that is replied to.
+        most: the most bytes that all frames may have; None: any number.
+
+    Raises:
+        FrameError: if it is something else, or longer.
+        EOFError, OSError: if the process has died.
+    """
+    left = [most]
+
+    def take(longest: int | None = None) -> bytes:
+        bounds = [bound for bound in (longest, left[0]) if bound is not None]
+        try:
+            frame = connection.recv_bytes(min(bounds)) if bounds else connection.recv_bytes()
+        except OSError as error:
+            if error.errno is None:  # the standard library's "bad message length"
+                raise FrameError("it has sent more bytes than it may") from error
+            raise
+        if left[0] is not None:
+            left[0] -= len(frame)
+        return frame
+
+    try:
+        kind = take(_WORD)
+        if kind == _ERROR:
+            code, reason = int(take(_WORD)), take(_REASON).decode(errors="replace")
+            reply = Message(Error(code, reason), reply_to=request)
+        elif kind == _CONTENT:
+            reply = Message(_records(take), reply_to=request)
+        else:
+            raise FrameError("it has sent neither content nor an error")
+        return reply, _records(take)
+    except (FrameError, EOFError, OSError):
+        raise
+    except Exception as error:  # protobuf and Flower raise errors of several kinds
+        raise FrameError(f"it has sent what is no message ({type(error).__name__})") from error
+
+
+def _arrays(records: RecordDict) -> Iterator[tuple[ArrayRecord, str, Array]]:
+    for record in records.array_records.values():
+        yield from ((record, name, array) for name, array in record.items())
+
+
+def _send_records(connection: Connection, records: RecordDict) -> None:
+    hollow = RecordDict({
+        name: ArrayRecord({n: Array(a.dtype, a.shape, a.stype, b"") for n, a in record.items()})
+        if isinstance(record, ArrayRecord) else record for name, record in records.items()
+    })  # fmt: skip
+    connection.send_bytes(recorddict_to_proto(hollow).SerializeToString())
+    for _, _, array in _arrays(records):
+        connection.send_bytes(array.data)
+
+
+def _records(take: Callable[[], bytes]) -> RecordDict:
+    records = recorddict_from_proto(ProtoRecordDict.FromString(take()))
+    for record, name, array in [*_arrays(records)]:
+        record[name] = Array(array.dtype, array.shape, array.stype, take())
+    return records

@@ -1,0 +1,60 @@
+"""What a SuperNode asks its owner; and an owner with no policy, who allows everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from flwr.app import Message, RecordDict
+
+from florilegium.owner.denied import DeniedError
+
+
+class Owner(Protocol):
+    """Decides what may be done on the device (:class:`florilegium.owner.keeper.Keeper`)."""
+
+    def trust(self, run_id: int, content: bytes) -> None:
+        """Raise :class:`DeniedError` if the bundle of a run's app may not run."""
+
+    def admit(self, run_id: int, config: Mapping[str, Any], account: str) -> None:
+        """Raise :class:`DeniedError` if a run of this configuration, started by this account, may not run."""
+
+    def ask(self, message: Message) -> Any:
+        """Return what a request asks for; raise :class:`DeniedError` if it may not."""
+
+    def leave(self, message: Message, asked: Any, content: RecordDict) -> RecordDict:
+        """Return what may leave of a reply; raise :class:`DeniedError` if nothing may."""
+
+    def fail(self, message: Message, why: str) -> str:
+        """Return what the server learns of a failure."""
+
+    def told(self, error: DeniedError) -> str:
+        """Return what the server learns of a refusal."""
+
+
+class Unasked:
+    """Allows everything."""
+
+    def trust(self, run_id: int, content: bytes) -> None:
+        """Let every app run."""
+
+    def admit(self, run_id: int, config: Mapping[str, Any], account: str) -> None:
+        """Let every run use the device."""
+
+    def ask(self, message: Message) -> None:
+        """Let every request be carried out."""
+
+    def leave(self, message: Message, asked: None, content: RecordDict) -> RecordDict:
+        """Return the whole reply."""
+        return content
+
+    def fail(self, message: Message, why: str) -> str:
+        """Return the whole reason."""
+        return why
+
+    def told(self, error: DeniedError) -> str:
+        """Return the whole reason."""
+        return str(error)
+
+
+UNASKED: Owner = Unasked()

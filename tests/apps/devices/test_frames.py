@@ -1,0 +1,93 @@
+"""What a process of a run returns: whole messages arrive as they were sent; anything else is an error, no code runs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from florilegium.apps.devices.frames import FrameError, receive, send
+from florilegium.strategies.exchange.flower_inside import identify, name_message
+
+
+def _request() -> Message:
+    identify()
+    message = Message(RecordDict(), dst_node_id=7, message_type="train")
+    name_message(message, "seven")
+    return message
+
+
+def _passed(act: Callable[[Connection], object], most: int | None = None) -> tuple[Message, RecordDict]:
+    """Return what is received of what ``act`` sends in another thread."""
+    here, there = multiprocessing.Pipe()
+    thread = Thread(target=lambda: (act(there), there.close()))
+    thread.start()
+    try:
+        return receive(here, _request(), most)
+    finally:
+        here.close()
+        thread.join()
+
+
+def test_what_is_sent_is_received() -> None:
+    big = np.arange(3_000_000, dtype=np.float32)
+    content = RecordDict({
+        "outcome": ConfigRecord({"a": [1, 2], "b": "text", "c": b"bytes", "d": 0.5, "e": True}),
+        "numbers": MetricRecord({"loss": 0.25}),
+        "arrays": ArrayRecord({"w": Array(big), "none": Array(np.empty((0, 3)))}),
+        "more": ArrayRecord({"v": Array(np.ones(2))}),
+    })  # fmt: skip
+    state = RecordDict({"kept": ArrayRecord({"k": Array(np.eye(2))})})
+    reply, after = _passed(lambda there: send(there, Message(content, reply_to=_request()), state))
+    assert reply.content.object_id == content.object_id
+    assert after.object_id == state.object_id
+    assert (reply.metadata.reply_to_message_id, reply.metadata.dst_node_id) == ("seven", 1)
+    np.testing.assert_array_equal(reply.content.array_records["arrays"]["w"].numpy(), big)
+
+
+def test_an_error_is_received() -> None:
+    error = Message(Error(3, "why"), reply_to=_request())
+    reply, after = _passed(lambda there: send(there, error, RecordDict()))
+    assert (reply.error.code, reply.error.reason, len(after)) == (3, "why", 0)
+
+
+class _Writes:
+    """Unpickled, it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return (Path.write_text, (self.path, "written"))
+
+
+def test_a_pickle_is_not_carried_out(tmp_path: Path) -> None:
+    pickled = pickle.dumps((_Writes(tmp_path / "file"), 1))
+    for frames in ([pickled], [b"content", pickled], [b"content", b"", pickled], [b"error", b"1", b"why", pickled]):
+        with pytest.raises((FrameError, EOFError)):
+            _passed(lambda there, frames=frames: [there.send_bytes(frame) for frame in frames])  # type: ignore[misc]
+    assert not (tmp_path / "file").exists()
+    pickle.loads(pickled)  # as the file would have been written
+    assert (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("frames", [[b"nothing"], [b"error", b"x", b"why", b""], [b"content", b"\xff\xff\xff"]])
+def test_nonsense_is_an_error(frames: list[bytes]) -> None:
+    with pytest.raises(FrameError):
+        _passed(lambda there: [there.send_bytes(frame) for frame in frames])
+
+
+def test_more_than_it_may_is_an_error() -> None:
+    content = RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(1000))})})
+    message = Message(content, reply_to=_request())
+    send_it: Callable[[Connection], object] = lambda there: send(there, message, RecordDict())  # noqa: E731
+    assert _passed(send_it, 10_000)[0].content.object_id == content.object_id
+    with pytest.raises(FrameError, match="more bytes than it may"):
+        _passed(send_it, 8_000)
