@@ -89,7 +89,7 @@ def init(
 
 def _asked(given: N | None, question: str, usual: N) -> N:
     """Return what is given, or what is typed in reply to a question."""
-    return typer.prompt(question, usual, type=type(usual)) if given is None else given  # type: ignore[no-any-return]
+    return typer.prompt(question, usual, type=type(usual)) if given is None else given
 
 
 @policy.add("florilegium device policy check /etc/florilegium/owner")
