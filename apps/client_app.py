@@ -48,7 +48,13 @@ def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]
     limit_threads(device.threads, sum(array.size for array in assembly.whole.values()))
     allowance = allowance_of(device, s.privacy.unit)
     own = own_data(
-        device, dataset_of(s), assembly.device, embeddings=s.embeddings, cache_dir=s.cache_dir, duplicates=s.duplicates
+        device,
+        dataset_of(s),
+        assembly.device,
+        embeddings=s.embeddings,
+        cache_dir=s.cache_dir,
+        duplicates=s.duplicates,
+        by_column=assembly.method.client_class().by_column,
     )
     return assembly.host(
         DeviceClient(device.client_id, own, allowance, device.capacity, identity_of(device)), device.state_dir

@@ -17,6 +17,7 @@ from florilegium.partitions.scaling import Scaling
 from florilegium.partitions.shares import Federation, client_rows
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import Dataset, DatasetSpec
+from florilegium.partitions.terms import ALL, Terms
 from florilegium.tasks.task import Task
 
 CPU = torch.device("cpu")
@@ -85,6 +86,7 @@ class ClientData:
         notes: what is to be said of files that are no examples, a line each.
         scaling: function that returns the scaling that the client's inputs have behind that of the dataset, if any.
         part: function that loads validation examples of the client's own, to be used in place of training examples.
+        terms: what of the data a run may use.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class ClientData:
         notes: Sequence[str] = (),
         scaling: Callable[[], Scaling] | None = None,
         part: Callable[[], Examples] | None = None,
+        terms: Terms = ALL,
     ) -> None:
         self._train, self._test, self._validation, self.device = train, test, validation, device
         self._scaling, self._part = scaling, part
@@ -108,6 +111,7 @@ class ClientData:
         self.labeled = labeled
         self.simulated = simulated
         self.notes = notes
+        self.terms = terms
 
     @property
     def own_validation(self) -> int:
@@ -181,7 +185,7 @@ class ClientData:
         return ClientData(
             train, test or (lambda: self.test), labeled=self.labeled, simulated=self.simulated, device=self.device,
             validation=validation or (lambda: self.validation), notes=self.notes, scaling=self._scaling,
-            part=self._part,
+            part=self._part, terms=self.terms,
         )  # fmt: skip
 
     def redrawn(self, change: Callable[[Tensor, int, int], Tensor]) -> ClientData:
@@ -226,7 +230,7 @@ def standardised(data: ClientData, spec: DatasetSpec) -> ClientData:
     found = ClientData(
         lambda: scaled(data.train), lambda: scaled(data.test), labeled=data.labeled, simulated=data.simulated,
         device=data.device, labels=lambda: data.labels, notes=data.notes, scaling=scaling,
-        validation=lambda: scaled(data.validation),
+        validation=lambda: scaled(data.validation), terms=data.terms,
     )  # fmt: skip
     found.unscaled = data, spec
     return found

@@ -18,7 +18,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,11 @@ from florilegium.partitions.sources.table_files import (
     read_texts,
     refuse_twins,
 )
+from florilegium.partitions.sources.tables import TableSchema, encode_table, of_column, placeholder
 from florilegium.partitions.sources.targets import labels_of, numbers_to_predict, positions_of
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import PARTS, DatasetSpec
+from florilegium.partitions.terms import ALL, Terms
 from florilegium.tasks.measured import Measured
 from florilegium.tasks.task import CLASSES
 
@@ -138,6 +140,8 @@ class _Reader:
         labeled: whether training rows have labels that may be used.
         notes: what is to be said of files that were skipped, a line each.
         predicting: whether the rows are only predicted: none is dropped, and unknown categories are no error.
+        withheld: columns that the owner lets no run use.
+        by_column: whether the run can do without some columns: those that cannot be used are noted in ``lacking``.
     """
 
     spec: DatasetSpec
@@ -146,12 +150,17 @@ class _Reader:
     labeled: bool
     notes: list[str] = field(default_factory=list)
     predicting: bool = False
+    withheld: frozenset[str] = frozenset()
+    by_column: bool = False
+    lacking: set[str] = field(default_factory=set)
 
     def table(self, table: pyarrow.Table, name: str, part: str) -> Examples:
         """Return the examples of a table, whose columns may have the device's names."""
         ours = {theirs: column for column, theirs in self.schema.columns.items()}
         table = table.rename_columns([ours.get(column, column) for column in table.column_names])
         refuse_twins(table.column_names, name if not ours else f"{name}, with the columns that the schema renames,")
+        if self.spec.table is not None and not self.predicting:
+            table = self._usable(self.spec.table, table, name, part)
         if self.predicting:
             return self._examples(
                 decode_inputs(self.spec, table, name, self.words, self.notes, lenient=True), None, name
@@ -169,6 +178,26 @@ class _Reader:
         targets = self._targets(split.x, split.y)
         return Examples(to_inputs(self.spec, split.x, self.words), targets, weights=weights)
 
+    def _usable(self, schema: TableSchema, table: pyarrow.Table, name: str, part: str) -> pyarrow.Table:
+        """Return the table with placeholders in columns that cannot be used, if the run can do without them.
+
+        Raises:
+            DataError: if the owner withholds a column, and the run cannot do without it.
+        """
+        if (kept := [c for c in schema.columns if c in self.withheld]) and not self.by_column:
+            raise DataError(f"withhold: the owner withholds column '{kept[0]}', and this run needs all columns")
+        for column in schema.columns if self.by_column else ():
+            why = "the owner withholds it" if column in self.withheld else _unusable(schema, column, table, name, part)
+            if not why:
+                continue
+            if column not in self.lacking:
+                self.notes.append(f"{LEFT_OUT}column '{column}': {why}")
+            self.lacking.add(column)
+            cells = placeholder(schema, column, table.num_rows)
+            place = table.column_names.index(column) if column in table.column_names else None
+            table = table.append_column(column, cells) if place is None else table.set_column(place, column, cells)
+        return table
+
     def part(self, paths: Sequence[Path], part: str) -> Examples:
         """Return the examples of one part: a file of rows, its shards, or a folder of pictures."""
         if paths[0].is_dir():
@@ -184,7 +213,7 @@ class _Reader:
             raise DataError(f"{path}: rows of '{spec.name}' do not fit into a CSV file; give parquet")
         ours = [spec.x] if spec.table is None else [*spec.table.columns]
         wanted = {self.schema.columns.get(column, column) for column in ours}
-        if not self.schema.names and wanted.isdisjoint(found := first_line(path)):
+        if not self.schema.names and not self.by_column and wanted.isdisjoint(found := first_line(path)):
             raise DataError(
                 f"{path} has none of the columns {', '.join(sorted(wanted))} in its first line, which is "
                 f"{', '.join(found)}. If it has no line of names, write names = [...] into the device's own schema "
@@ -324,6 +353,17 @@ class _Reader:
         return part == "train" and not self.labeled
 
 
+def _unusable(schema: TableSchema, column: str, table: pyarrow.Table, name: str, part: str) -> str:
+    """Return why a column of a device's table cannot be used; "" if it can."""
+    if column not in table.column_names:
+        return f"{name} has none of this name"
+    try:
+        encode_table(of_column(schema, column), {column: table.column(column)}, name, None if part == "train" else [])
+    except DataError as error:
+        return str(error)
+    return ""
+
+
 def read_device(
     where: str | Path,
     spec: DatasetSpec,
@@ -333,6 +373,8 @@ def read_device(
     labeled: bool = True,
     schema: DeviceSchema | None = None,
     duplicates: str = "warn",
+    terms: Terms = ALL,
+    by_column: bool = False,
 ) -> ClientData:
     """Return the data of a device: training examples and, if it has them, test and validation examples.
 
@@ -352,12 +394,15 @@ def read_device(
         schema: the device's own names of columns and classes.
         duplicates: what equal rows are, "warn", "drop" or "refuse"; those to be used once are dropped before rows are
             held back, so that a row more or less still changes one training row at most.
+        terms: what the owner allows; ``lacking`` names the columns that no run may use.
+        by_column: whether the run can do without some columns; those that the device has not, or not in the form of the
+            schema, are added to the terms of what is returned.
 
     Raises:
         DataError: if there are no usable training rows, or a row does not fit the dataset. The message may quote data
             and file names, so it must not leave the device.
     """
-    reader = _Reader(spec, words, schema or DeviceSchema(), labeled)
+    reader = _Reader(spec, words, schema or DeviceSchema(), labeled, withheld=terms.lacking, by_column=by_column)
     found = _from_function(str(where), reader) if re.fullmatch(HOOK, str(where)) else _from_folder(Path(where), reader)
     train, test = found.pop("train"), found.pop("test", None)  # what is divided below is not held twice
     own = found.pop(VALIDATION, None)
@@ -382,7 +427,14 @@ def read_device(
     kept, tested = train, test
     part = None if own is None or not len(own) else lambda: own
     data = ClientData(
-        lambda: kept, lambda: tested, labeled=labeled, simulated=False, device=device, notes=reader.notes, part=part
+        lambda: kept,
+        lambda: tested,
+        labeled=labeled,
+        simulated=False,
+        device=device,
+        notes=reader.notes,
+        part=part,
+        terms=replace(terms, lacking=frozenset(reader.lacking)),
     )
     return standardised(data, spec)
 

@@ -13,10 +13,12 @@ from pydantic import Field, ValidationError, field_validator
 from florilegium.common.errors import DataError, RefusedError, nearest
 from florilegium.common.model_folders import PREFIX, named_folder
 from florilegium.common.settings import NAME, Section, Value, check_folder, folder
+from florilegium.common.text import listed
 from florilegium.partitions.clientdata import ClientData
 from florilegium.partitions.device_data import DeviceSchema, read_device, read_device_schema, report
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.partitions.terms import Terms
 from florilegium.privacy.allowance import FOLDER, Allowance
 from florilegium.privacy.secure_sum.identity import Identity, read_identity
 from florilegium.strategies.exchange.flower_inside import node_pairs
@@ -25,6 +27,8 @@ log = logging.getLogger("flwr")
 
 _PAIR = re.compile(r"""\S+?=('[^']*'|"[^"]*"|\S+)""")
 """What Flower takes for a pair of ``--node-config``."""
+SHORTEST = 16
+"""Bytes of a secret key, at least."""
 NEW = "new"
 """Reserved client id of a new client whose model is built by ``florilegium personalise``."""
 
@@ -47,6 +51,10 @@ class DeviceSettings(Section):
             a device with less than 1 out.
         identity: file of the private key with which the device certifies its keys in secure sums.
         peers: file of the public keys of the devices with which it takes part in secure sums; "": with any.
+        withhold: input columns that no run may use, separated by commas. Methods that can do without them leave the
+            device out for these columns alone; it takes part in no other run that has them.
+        extremes: whether the least and the largest number of a column may leave the device.
+        row_key: file with a secret that the devices share, by which rows that several hold are counted.
         threads: with how many threads the device computes (:func:`florilegium.clients.core.worker.limit_threads`).
     """
 
@@ -62,11 +70,14 @@ class DeviceSettings(Section):
     capacity: float = Field(1.0, gt=0, le=1)
     identity: str = ""
     peers: str = ""
+    withhold: str = ""
+    extremes: bool = False
+    row_key: str = ""
     threads: int = Field(0, ge=0, le=1024)
 
-    _check = field_validator("state_dir", "schema_file", "dataset", "base", "embeddings", "identity", "peers")(
-        check_folder
-    )
+    _check = field_validator(
+        "state_dir", "schema_file", "dataset", "base", "embeddings", "identity", "peers", "row_key"
+    )(check_folder)
 
     @field_validator("client_id")
     @classmethod
@@ -154,6 +165,23 @@ def parse_node(node: Mapping[str, Value]) -> DeviceSettings:
         raise DataError(f"--node-config: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
 
 
+def _secret(path: str) -> bytes:
+    """Return the content of the file of a secret, a line of text; b"" without one.
+
+    Raises:
+        DataError: if the file cannot be read, or is shorter than 16 bytes.
+    """
+    if not path:
+        return b""
+    try:
+        secret = folder(path).read_bytes().strip()
+    except OSError as error:
+        raise DataError(f"--node-config: row-key: {path} cannot be read: {error.strerror}") from error
+    if len(secret) < SHORTEST:
+        raise DataError(f"--node-config: row-key: {path} must hold at least {SHORTEST} bytes (found: {len(secret)})")
+    return secret
+
+
 def own_data(
     device: DeviceSettings,
     spec: DatasetSpec,
@@ -162,11 +190,12 @@ def own_data(
     embeddings: str,
     cache_dir: str,
     duplicates: str,
+    by_column: bool = False,
 ) -> ClientData:
     """Read a device's data as examples of the dataset ``spec`` onto device ``on``, and log a summary.
 
     ``embeddings`` is the run's file of word vectors; it is used if the device names no copy of its own. ``duplicates``
-    is the run's key.
+    is the run's key; ``by_column`` says whether the run can do without some columns of a table.
 
     Raises:
         DataError: if the data cannot be used.
@@ -174,6 +203,10 @@ def own_data(
     words = vocabulary(device.embeddings or embeddings, cache_dir, spec.shape[1]) if spec.kind == "words" else None
     schema = read_device_schema(Path(device.schema_file).expanduser()) if device.schema_file else DeviceSchema()
     where = device.data_path if ":" in device.data_path else Path(device.data_path).expanduser()
-    data = read_device(where, spec, on, words, labeled=device.labeled, schema=schema, duplicates=duplicates)
+    terms = Terms(frozenset(listed(device.withhold)), device.extremes, _secret(device.row_key))
+    data = read_device(
+        where, spec, on, words, labeled=device.labeled, schema=schema, duplicates=duplicates, terms=terms,
+        by_column=by_column,
+    )  # fmt: skip
     log.info("client %s, %s: %s", device.client_id, device.data_path, report(data, spec))
     return data

@@ -105,6 +105,8 @@ class BaseClient(NumPyClient):
     needs_blocks: ClassVar[bool] = False
     """Whether the method cuts the network into body and head, so that a network of a single block is refused."""
 
+    by_column: ClassVar[bool] = False
+    """Whether a device that lacks columns of the table takes part; the method says what it does without them."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the method needs of a task, of :data:`florilegium.tasks.task.NEEDS`."""
     ignores_loss: ClassVar[str] = ""

@@ -38,6 +38,7 @@ class DescribeClient(BaseClient):
     training = Training("it protects its sums itself; set describe.privacy-unit and describe.epsilon")
     uses_finetuning = "never"
     augments = False
+    by_column = True
     hyper: DescribeHyper
 
     @phase
@@ -65,23 +66,28 @@ class DescribeClient(BaseClient):
 
     @phase
     def count(self, arrays: Arrays) -> Answer:
-        """Return ``cells`` (N,), the tables of all columns one after the other; small counts are hidden."""
+        """Return ``cells`` (N,), the tables of all columns one after the other; small counts are hidden.
+
+        ``lacking`` (C,) is 1 for columns that the client lacks, or whose owner withholds them; they count no row.
+        """
         center, scale = iter(arrays["center"]), iter(arrays["scale"])
         tables = []
         for one in self._columns:
             numbers = bool(one.places) and not one.words
             table = one.count(self._x, self._y, next(center) if numbers else 0, next(scale) if numbers else 1)
+            table = np.zeros_like(table) if one.name in self.data.terms.lacking else table
             tables.append(shown(table, self.hyper.min_count) if self.hyper.by_client else table)
-        return Answer({"cells": np.concatenate(tables)}, len(self._x))
+        lacking = np.array([float(one.name in self.data.terms.lacking) for one in self._columns])
+        return Answer({"cells": np.concatenate(tables), "lacking": lacking}, len(self._x))
 
     @phase
     def extremes(self, arrays: Arrays) -> Answer:
         """Return ``extremes`` (2, d), least and largest numbers, and ``told`` (d,), whether it may say them.
 
-        It may not where fewer than ``min-count`` rows have a number, or other sums are withheld.
+        It may not where fewer than ``min-count`` rows have a number, other sums are hidden, or the owner forbids it.
         """
         known = self._known
-        told = known.sum(axis=0) >= max(self.hyper.min_count, 1)
+        told = (known.sum(axis=0) >= max(self.hyper.min_count, 1)) & self.data.terms.extremes
         least, most = (
             np.where(told, end(np.where(known, self._numbers, beyond), axis=0, initial=beyond), 0.0)
             for end, beyond in ((np.min, np.inf), (np.max, -np.inf))
@@ -95,13 +101,14 @@ class DescribeClient(BaseClient):
         ``squares`` () is the square of their number, in units of :data:`SQUARES`; ``keyed`` () whether the key is one
         that the server does not know.
         """
-        key = blake2b(f"{self.settings.seed}: rows".encode(), digest_size=32).digest()
+        secret = self.data.terms.row_key
+        key = blake2b(secret or f"{self.settings.seed}: rows".encode(), digest_size=32).digest()
         train, marks = self.data.train, np.zeros(2**bits)
         for x, y in zip(train.x.numpy(force=True), train.y.numpy(force=True), strict=True):
             hashed = blake2b(x.tobytes() + y.tobytes(), digest_size=8, key=key).digest()
             marks[int.from_bytes(hashed, "big") % len(marks)] = 1.0
         squares = np.asarray(marks.sum() ** 2 / SQUARES)
-        return Answer({"marks": marks, "squares": squares, "keyed": np.zeros(())}, len(train))
+        return Answer({"marks": marks, "squares": squares, "keyed": np.asarray(float(bool(secret)))}, len(train))
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
@@ -143,7 +150,7 @@ class DescribeClient(BaseClient):
 
         A column is left out if sums of its few values, or how many there are, would give a small count away.
         """
-        lacking = [one.lacks(self._x) for one in self._of_numbers]
+        lacking = [one.lacks(self._x) | (one.name in self.data.terms.lacking) for one in self._of_numbers]
         known = ~np.stack(lacking, axis=1) if lacking else np.zeros((len(self._x), 0), bool)
         if not self.hyper.by_client:
             return known

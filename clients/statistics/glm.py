@@ -19,6 +19,7 @@ from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.statistics import GLMHyper
 from florilegium.common.errors import RunError
+from florilegium.common.text import listed
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
 from florilegium.models.statistics import exact, mixed
 from florilegium.models.statistics.glm import FAMILIES, Family, Rows, intercept, margins, sums
@@ -45,6 +46,7 @@ class GLMClient(BaseClient):
     training = Training("it protects its sums itself; set glm.privacy-unit and glm.epsilon")
     uses_finetuning = "never"
     augments = False
+    by_column = True
     hyper: GLMHyper
 
     @phase
@@ -122,6 +124,7 @@ class GLMClient(BaseClient):
     @phase
     def test(self, arrays: Arrays) -> Answer:
         """Evaluate the received model, with the client's own intercept if clients have one, on the test examples."""
+        self._check_columns()
         self._ratio = float(arrays.get(RATIO, np.zeros(())))
         return super().test({name: array for name, array in arrays.items() if name != RATIO})
 
@@ -167,8 +170,17 @@ class GLMClient(BaseClient):
         place = next(i for i, one in enumerate(features) if one.name == self.hyper.offset)
         return place, features[place].mean, features[place].std
 
+    def _check_columns(self) -> None:
+        """Raise :class:`RunError` if the client lacks a column of the model, so that its rows are in no sum."""
+        if not self.data.terms.lacking:
+            return
+        known = {one.column for one in features_of(dataset_of(self.settings))}
+        if lost := self.data.terms.lacks([*(listed(self.hyper.columns) or known), self.hyper.offset]):
+            raise RunError(f"it lacks column '{lost[0]}', or its owner withholds it; other glm.columns may do without")
+
     def _kept_rows(self, arrays: Arrays, *, scaled: bool) -> Rows:
         """Return the training rows for what has been agreed, which the process keeps between requests."""
+        self._check_columns()
         columns: NDArray[np.int64] = arrays["columns"]
         agreed = [columns, *([arrays["center"], arrays["scale"]] if scaled else [])]
 

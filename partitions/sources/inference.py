@@ -457,7 +457,9 @@ class _Work:
     def _mixed_dates(self, column: str) -> str:
         """Return how clients write the dates of a column, if they do not all in one way."""
         naming = next((c for known in CLIENTS for c in self._train.column_names if c.lower() == known), "")
-        return mixed_dates(self._train.column(column), names_in(self._train.column(naming), naming)) if naming else ""
+        if not naming:
+            return ""
+        return mixed_dates(self._train.column(column), lambda: names_in(self._train.column(naming), naming))
 
     def _values(self, column: str, form: str) -> tuple[int, NDArray[Any]]:
         """Return how many training rows miss a number or a date, and the others' values; dates as days.

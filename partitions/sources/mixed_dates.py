@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError
 from florilegium.partitions.sources.columns import is_text
@@ -18,19 +19,19 @@ _MOST = 5
 """Clients that are named."""
 
 
-def mixed_dates(column: pa.ChunkedArray, clients: Sequence[str]) -> str:
+def mixed_dates(column: pa.ChunkedArray, clients: Callable[[], NDArray[np.str_]]) -> str:
     """Return how clients write the dates of a column of texts, if not all write them in one way; "" otherwise.
 
     Args:
         column: the cells, (n,).
-        clients: the clients' names, (n,).
+        clients: returns the clients' names, (n,); called if some cells are dates.
     """
     if not is_text(column.type):
         return ""
     known = pc.unique(column.cast(pa.string())).drop_null()
     if not pc.any(pc.match_substring_regex(known, DATE_LIKE)).as_py():
         return ""
-    names, places = np.unique(np.asarray(clients, str), return_inverse=True)
+    names, places = np.unique(clients(), return_inverse=True)
     forms = {str(name): _form(column.filter(pa.array(places == i))) for i, name in enumerate(names)}
     if len({*forms.values()} - {""}) < 2:
         return ""

@@ -7,7 +7,7 @@ devices.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -119,6 +119,26 @@ class TableSchema:
 
 
 ADULT = TableSchema(ADULT_NUMBERS, {name: tuple(words.split()) for name, words in ADULT_CATEGORIES.items()})
+
+
+def of_column(schema: TableSchema, column: str) -> TableSchema:
+    """Return the schema of one of a table's columns alone."""
+    kinds: dict[str, Any] = {
+        kind: {column: known[column]} if column in (known := getattr(schema, kind)) else {}
+        for kind in ("numbers", "categories", "vectors", "dates")
+    }
+    return replace(schema, **kinds, indicators=tuple(name for name in schema.indicators if name == column))
+
+
+def placeholder(schema: TableSchema, column: str, rows: int) -> pa.Array:
+    """Return cells that stand for a column which is not there, (rows,): any that fit the schema."""
+    if column in schema.numbers:
+        return pa.array(np.full(rows, schema.numbers[column][0]))
+    if column in schema.dates:
+        return pa.array(np.full(rows, np.datetime64("2000-01-01", "us")))
+    if column in schema.vectors:
+        return pa.array([[0.0] * schema.vectors[column]] * rows, pa.list_(pa.float64()))
+    return pa.array([schema.categories[column][0]] * rows, pa.string())
 
 
 def as_they_are(columns: Sequence[str]) -> TableSchema:

@@ -118,9 +118,9 @@ class Describe(CohortStrategy):
             squares = parts["squares"]
             deviations = np.sqrt(squares.sum(axis=0) / np.maximum(known, 1))
             scale = np.where(deviations > 0, deviations, 1.0)
-        names, parts = self._ask(
-            round, "count", {"center": center, "scale": scale}, {"cells": (sum(one.cells for one in self._columns),)}
-        )
+        shapes = {"cells": (sum(one.cells for one in self._columns),), "lacking": (len(self._columns),)}
+        names, parts = self._ask(round, "count", {"center": center, "scale": scale}, shapes)
+        lacking = parts["lacking"] > 0.5 if self.hyper.by_client else np.rint(parts["lacking"])
         tables = np.split(parts["cells"], np.cumsum([one.cells for one in self._columns])[:-1], axis=1)
         noise = self._noise() if self._private else 0.0
         if noise:
@@ -141,10 +141,15 @@ class Describe(CohortStrategy):
                 place += 1
             least = 0 if self._private else self.hyper.min_count
             self._found["columns"][one.name] = column_facts(one, table, sums, bins, least, noise)
+            if without := int(lacking.sum(axis=0)[len(self._found["columns"]) - 1]):
+                self._found["columns"][one.name]["clients_without"] = without
             if extremes and sums is not None:
                 self._found["columns"][one.name] |= extremes[place - 1]
         if self.hyper.by_client:
             self._found["by_client"] = compared(self._columns, tables, names, self._found["columns"], by_name)
+            for own, without in zip(self._found["by_client"].values(), lacking, strict=True):
+                for one in (one for one, lost in zip(self._columns, without, strict=True) if lost):
+                    own[one.name] |= {"lacking": True, "divergence": None}
         if not self._private and d > 1:
             self._found["correlations"] = self._correlations(round, center, scale)
         if self.hyper.duplicates:

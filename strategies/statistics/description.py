@@ -155,6 +155,13 @@ def problems(found: Mapping[str, Any]) -> list[str]:
         if rows > 0 and (facts["missing"] or 0) / rows > LACKS:
             share = facts["missing"] / rows
             said.append((1 + share, f"column '{name}' is missing in {share:.0%} of the rows"))
+        if facts.get("clients_without") and "by_client" not in found:
+            said.append(
+                (
+                    3.0,
+                    f"column '{name}' is not there, is withheld, or does not fit in {facts['clients_without']} clients",
+                )
+            )
         if facts.get("deviation") == 0:
             said.append((1.0, f"column '{name}' has one value, {facts['mean']:g}, in all rows"))
     shared = found.get("shared_rows", {"pairs": None, "error": 0.0})
@@ -163,7 +170,11 @@ def problems(found: Mapping[str, Any]) -> list[str]:
     for client, own in found.get("by_client", {}).items():
         for name, one in own.items():
             known = [count for count in one["counts"] if count is not None]
-            if one["missing"] and len(known) == len(one["counts"]) and not any(known):
+            if one.get("lacking"):
+                said.append(
+                    (3.0, f"client {client}: column '{name}' is not there, is withheld, or does not fit the schema")
+                )
+            elif one["missing"] and len(known) == len(one["counts"]) and not any(known):
                 said.append((4.0, f"client {client}: column '{name}' is missing in all rows"))
             elif one["divergence"] is not None and one["divergence"] > DIFFERS:
                 hint, what = "", "categories"

@@ -67,26 +67,34 @@ def _pooled(numbers: list[int]) -> Any:
 
 @pytest.mark.parametrize("lacks", ["", "c"])
 def test_a_regression_of_devices_is_that_of_their_rows(tmp_path: Path, lacks: str, caplog) -> None:
-    """A device without a column of the schema takes no part; the log names it, and the fit is the others'."""
+    """A device without a column of the model is in no sum; log and status name it, and the fit is the others'."""
     nodes = _devices(tmp_path, lacks)
-    path = Runs(tmp_path / "runs", _keys(tmp_path, "glm", 2 if lacks else 3))("run", nodes)
+    path = Runs(tmp_path / "runs", _keys(tmp_path, "glm", 3))("run", nodes)
     fit = json.loads((path / "summary.json").read_text())["glm"]
     pooled = _pooled([0, 1] if lacks else [0, 1, 2])
     found = [line["coefficient"] for line in fit["coefficients"]]
     np.testing.assert_allclose(found, pooled.params, rtol=2e-6)  # inputs are encoded in single precision
     assert fit["clients"] == (2 if lacks else 3)
-    assert ("node 102 is skipped" in caplog.text) is bool(lacks)
+    assert ("it lacks column 'pressure', or its owner withholds it" in caplog.text) is bool(lacks)
 
 
 @pytest.mark.parametrize("lacks", ["", "c"])
 def test_a_description_of_devices(tmp_path: Path, lacks: str) -> None:
+    """A device without a column is left out for that column alone."""
     nodes = _devices(tmp_path, lacks)
-    path = Runs(tmp_path / "runs", _keys(tmp_path, "describe", 2 if lacks else 3))("run", nodes)
+    path = Runs(tmp_path / "runs", _keys(tmp_path, "describe", 3))("run", nodes)
     found = json.loads((path / "description.json").read_text())
-    assert found["rows"] == (400 if lacks else 600)
-    assert [*found["by_client"]] == ["a", "b"] if lacks else ["a", "b", "c"]
-    ages = pd.concat([_rows(number) for number in range(found["clients"])]).age
-    assert found["columns"]["age"]["mean"] == pytest.approx(ages.mean(), rel=1e-6)
+    assert found["rows"] == 600
+    assert [*found["by_client"]] == ["a", "b", "c"]
+    rows = [_rows(number) for number in range(3)]
+    assert found["columns"]["age"]["mean"] == pytest.approx(pd.concat(rows).age.mean(), rel=1e-6)
+    pressures = pd.concat(rows[: 2 if lacks else 3]).pressure
+    assert found["columns"]["pressure"]["mean"] == pytest.approx(pressures.mean(), rel=1e-6)
+    assert found["columns"]["pressure"].get("clients_without", 0) == len(lacks)
+    assert (found["by_client"]["c"]["pressure"].get("lacking", False)) is bool(lacks)
+    assert found["problems"][:1] == (
+        ["client c: column 'pressure' is not there, is withheld, or does not fit the schema"] if lacks else []
+    )
 
 
 def test_a_run_that_waits_for_all_devices_names_the_one_that_cannot(tmp_path: Path) -> None:
@@ -94,4 +102,4 @@ def test_a_run_that_waits_for_all_devices_names_the_one_that_cannot(tmp_path: Pa
     with pytest.raises(
         RunError, match=r"2 clients are ready, but some nodes were skipped: node 102: .*its log says why"
     ):
-        Runs(tmp_path / "runs", _keys(tmp_path, "glm", 3))("run", nodes)
+        Runs(tmp_path / "runs", _keys(tmp_path, "fedavg", 3))("run", nodes)
