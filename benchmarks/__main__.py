@@ -38,6 +38,7 @@ from benchmarks import (
 )
 from benchmarks import board as every_method
 from benchmarks import statistics as of_tables
+from benchmarks import trees as of_trees
 from benchmarks import vectorised as at_once
 from benchmarks.task import COHORT, KEYS
 from florilegium.common.files import write_text
@@ -344,11 +345,14 @@ def statistics_of_tables(workers: int) -> list[Row]:
     """Statistics of many clients beside the same analysis of all rows in one process."""
     ours, pooled, rounds = of_tables.logistic()
     described, pandas = of_tables.describing()
+    grown, boosted = of_trees.growing()
     return [
         Row("`glm`, logistic, 1,000,000 × 20, 10 clients ÷ pooled Newton steps", ours / pooled, 1.5, "",
             f"{ours:.2f} s, {pooled:.2f} s for {rounds} steps"),
         Row("`describe`, 1,000,000 × 40, 100 clients ÷ pandas and histograms", described / pandas, 2.0, "",
             f"{described:.2f} s, {pandas:.2f} s"),
+        Row("`trees`, 200,000 × 20, 10 clients, 20 trees ÷ pooled XGBoost", grown / boosted, 5.0, "",
+            f"{grown:.2f} s, {boosted:.2f} s"),
     ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Write and read a model: ``model.safetensors``, and ``card.json``, which describes network and data.
 
-A third file, ``schema.toml``, describes the inputs of a dataset that is not in the suite's table.
+A third file, ``schema.toml``, describes the inputs of a dataset that is not in the suite's table. Boosted trees have
+a fourth, which XGBoost reads.
 """
 
 from __future__ import annotations
@@ -33,15 +34,21 @@ from florilegium.models.parameters import Arrays, arrays_of, set_arrays, whole
 from florilegium.models.reduction import fitting
 from florilegium.models.scaled import PREFIX, SCALING, Scaled
 from florilegium.models.settings import NetworkSettings
+from florilegium.models.statistics.xgboost_file import xgboost_model
+from florilegium.models.trees import Trees
 from florilegium.models.width import narrowed
 from florilegium.models.zero_shot import Sizes, ZeroShot
 from florilegium.partitions.datasets import find_spec
+from florilegium.partitions.feature_names import features_of
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.schema import FILE, read_schema
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.tasks.choices import Choices
 from florilegium.tasks.registry import CLASSIFICATION, make_task
 from florilegium.tasks.task import Targets, Task
+
+XGBOOST = "xgboost.json"
+"""The file of boosted trees that XGBoost reads."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,9 @@ def save_model(
         arrays_of({**{name: one for name, one in whole(model).items() if name not in base}, **own}),
     )
     write_text(folder / "card.json", json.dumps(vars(card), indent=2) + "\n")
+    if isinstance(model, nn.Sequential) and isinstance(model[0], Trees):
+        features = [(one.name, one.mean, one.std) for one in features_of(spec)]
+        write_text(folder / XGBOOST, json.dumps(xgboost_model(model[0], spec.learned.family, features)) + "\n")
     return folder
 
 

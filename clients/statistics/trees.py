@@ -21,7 +21,7 @@ from florilegium.clients.hyper.trees import BoostingHyper
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, get_arrays, part, set_arrays
 from florilegium.models.statistics import exact
-from florilegium.models.statistics.boosting import SPLITS, Penalty, gradients, histogram, reached, turns
+from florilegium.models.statistics.boosting import SPLITS, Penalty, Rows, gradients, reached, turns
 from florilegium.models.statistics.tree_columns import Column, cuts_of, edges
 from florilegium.models.trees import Trees, margins
 from florilegium.partitions.clientdata import Examples
@@ -103,18 +103,17 @@ class TreesClient(BaseClient):
         cuts = cuts_of(arrays["cuts"], self._columns)
         if not 0 <= level < self._depth:
             raise RunError(f"trees of depth {self._depth} have no level {level} to split")
-        codes = self._codes(arrays["cuts"], cuts)
-        margin = self._margins(part(arrays, BLOCK), codes, cuts, grown) if not level else self._kept(grown)
-        g, h = gradients(self.task.family, margin, self._targets(self.data.train), self._weights)
+        rows = self._rows(arrays["cuts"], cuts)
+        margin = self._margins(part(arrays, BLOCK), rows, cuts, grown) if not level else self._kept_margins(grown)
+        g, h = gradients(self.task.family, margin, rows.y, rows.weights)
         k, nodes = margin.shape[1], 2**level
         if level:
             column, left = self._turns({name: arrays[name] for name in SPLITS}, cuts)
-            found = [reached(codes, column[i], left[i], level) for i in range(k)]
+            found = [reached(rows.codes, column[i], left[i], level) for i in range(k)]
         else:
-            found = [np.zeros(len(codes), np.int64)] * k
-        cells = [one.cells(own) for one, own in zip(self._columns, cuts, strict=True)]
-        sums = [histogram(codes, cells, found[i], nodes, g[:, i], h[:, i]) for i in range(k)]
-        return self._sent({"histogram": np.stack(sums)})
+            found = [np.zeros(len(rows.y), np.int64)] * k
+        sums = [rows.histogram(found[i], nodes, g[:, i], h[:, i]) for i in range(k)]
+        return Answer({"histogram": np.stack(sums)}, len(rows.y))
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
@@ -182,31 +181,31 @@ class TreesClient(BaseClient):
         k = margins(self.task.num_strata)
         return (y[:, None] == (np.arange(k) if k > 1 else 1)).astype(np.float64)
 
-    def _codes(self, sent: Single, cuts: Sequence[Single]) -> NDArray[np.uint16]:
-        """Return the cell of each column that each row is in, (n, columns), made once for these cuts."""
-        kept = self.state.load("cells")
-        if kept is None or not np.array_equal(kept["cuts"], sent):
-            found = [column.codes(self._x, own) for column, own in zip(self._columns, cuts, strict=True)]
-            kept = {"cells": np.stack(found, axis=1), "cuts": sent}
-            self.state.save(kept, "cells")
-        return kept["cells"]
+    def _rows(self, sent: Single, cuts: Sequence[Single]) -> Rows:
+        """Return the training rows in the cells of these cuts, which the process keeps between requests."""
 
-    def _margins(self, ensemble: Arrays, codes: NDArray[np.uint16], cuts: Sequence[Single], grown: int) -> Single:
+        def make(_: Rows | None) -> tuple[Rows, int]:
+            found = Rows.of(self._x, self._targets(self.data.train), self._weights, self._columns, cuts)
+            return found, found.nbytes
+
+        return self.kept.get(self.client_id, sent.tobytes(), make)
+
+    def _margins(self, ensemble: Arrays, rows: Rows, cuts: Sequence[Single], grown: int) -> Single:
         """Return the margins after ``grown`` boosting rounds, (n, K); keep them for the next exchanges."""
         k, kept = len(ensemble["bias"]), self.state.load("margins")
         if not 0 <= grown * k <= len(ensemble["leaf"]):
             raise RunError(f"the ensemble has {len(ensemble['leaf'])} trees, fewer than {grown} rounds have grown")
-        if kept is None or kept["grown"] > grown or kept["margin"].shape != (len(codes), k):
-            kept = {"grown": np.zeros((), np.int64), "margin": np.tile(ensemble["bias"], (len(codes), 1))}
+        if kept is None or kept["grown"] > grown or kept["margin"].shape != (len(rows.y), k):
+            kept = {"grown": np.zeros((), np.int64), "margin": np.tile(ensemble["bias"], (len(rows.y), 1))}
         margin = kept["margin"].copy()
         for first in range(int(kept["grown"]) * k, grown * k, k):
             column, left = self._turns({name: ensemble[name][first : first + k] for name in SPLITS}, cuts)
             for i in range(k):
-                margin[:, i] += ensemble["leaf"][first + i][reached(codes, column[i], left[i], self._depth)]
+                margin[:, i] += ensemble["leaf"][first + i][reached(rows.codes, column[i], left[i], self._depth)]
         self.state.save({"grown": np.array(grown), "margin": margin}, "margins")
         return margin
 
-    def _kept(self, grown: int) -> Single:
+    def _kept_margins(self, grown: int) -> Single:
         """Return the margins that this round's first request has left."""
         kept = self.state.load("margins")
         if kept is None or kept["grown"] != grown:

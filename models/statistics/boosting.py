@@ -56,25 +56,53 @@ def start(family: str, mean: Array) -> Single:
     return (np.log(share / (1 - share)) if family == "logistic" else np.log(share)).astype(np.float32)
 
 
-def histogram(codes: Codes, cells: Sequence[int], nodes: NDArray[np.int64], count: int, g: Single, h: Single) -> Array:
-    """Return the sums of g and h of the rows in each cell of each node, (count, Σ cells, 2).
+@dataclass(frozen=True)
+class Rows:
+    """Rows that are ready for sums.
 
-    Args:
-        codes: the cell of each column that a row is in, (n, columns).
+    Attributes:
+        codes: the cell of each column that a row is in, (columns, n).
         cells: number of cells of each column.
-        nodes: the node of each row, (n,), below ``count``.
-        count: number of nodes.
-        g, h: derivatives, (n,).
+        y: targets, (n, K).
+        weights: (n,).
     """
-    found = np.empty((count, sum(cells), 2))
-    first = 0
-    for column, size in enumerate(cells):
-        where = nodes * size + codes[:, column]
-        for place, values in enumerate((g, h)):
-            sums = np.bincount(where, weights=values, minlength=count * size)
-            found[:, first : first + size, place] = sums.reshape(count, size)
-        first += size
-    return found
+
+    codes: Codes
+    cells: Sequence[int]
+    y: Array
+    weights: Single
+
+    @staticmethod
+    def of(x: Single, y: Array, weights: Single, columns: Sequence[Column], cuts: Sequence[Single]) -> Rows:
+        """Return rows with inputs x (n, d), in the cells that columns and their cuts give."""
+        codes = [column.codes(x, own) for column, own in zip(columns, cuts, strict=True)]
+        return Rows(
+            np.reshape(codes, (len(codes), len(x))),
+            [column.cells(own) for column, own in zip(columns, cuts, strict=True)], y, weights,
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return self.codes.nbytes + self.y.nbytes + self.weights.nbytes
+
+    def histogram(self, nodes: NDArray[np.int64], count: int, g: Single, h: Single) -> Array:
+        """Return the sums of g and h of the rows in each cell of each node, (count, Σ cells, 2).
+
+        Args:
+            nodes: the node of each row, (n,), below ``count``.
+            count: number of nodes.
+            g, h: derivatives, (n,).
+        """
+        found, first = np.empty((count, sum(self.cells), 2)), 0
+        both = [part.astype(np.float64) for part in (g, h)]  # once, not for each column
+        for codes, size in zip(self.codes, self.cells, strict=True):
+            where = nodes * size + codes if count > 1 else codes
+            for place, values in enumerate(both):
+                sums = np.bincount(where, weights=values, minlength=count * size)
+                found[:, first : first + size, place] = sums.reshape(count, size)
+            first += size
+        return found
 
 
 # ---------------------------------------------------------------------------------------------- splits
@@ -287,11 +315,11 @@ def reached(codes: Codes, columns: NDArray[np.int64], left: NDArray[np.bool_], d
     """Return the node at ``depth`` that rows reach in a tree, counted from 0 within it, (n,).
 
     Args:
-        codes: the cell of each column that a row is in, (n, columns).
+        codes: the cell of each column that a row is in, (columns, n).
         columns, left: of the tree's nodes (:func:`turns`), (nodes,) and (nodes, most).
         depth: of the nodes, 0 for the root.
     """
-    node, rows = np.zeros(len(codes), np.int64), np.arange(len(codes))
+    node, rows = np.zeros(codes.shape[1], np.int64), np.arange(codes.shape[1])
     for _ in range(depth):
-        node = 2 * node + 2 - left[node, codes[rows, columns[node]]]
+        node = 2 * node + 2 - left[node, codes[columns[node], rows]]
     return node - (2**depth - 1)

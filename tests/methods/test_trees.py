@@ -222,6 +222,44 @@ def test_categories_missing_values_and_weights(run: Runs, tmp_path: Path) -> Non
     assert sum(gain.values()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("task", OBJECTIVES)
+def test_an_exported_model_is_one_of_xgboost(run: Runs, task: str) -> None:
+    """Its file gives XGBoost the predictions of the network."""
+    keys = {**KEYS, "dataset": _made(task), "task": task, "rounds": 4}
+    path = run("run", **keys)
+    folder = personalise(path, path / "model", "0")
+    x, _ = _rows(keys)
+    booster = xgboost.Booster(model_file=str(folder / "xgboost.json"))
+    model, _ = load_model(folder)
+    with torch.no_grad():
+        outputs = model(torch.from_numpy(x)).numpy()
+    found = booster.predict(xgboost.DMatrix(x, feature_names=[f"x{i}" for i in range(5)]), output_margin=True)
+    np.testing.assert_allclose(found.reshape(outputs.shape), outputs, atol=1e-5)
+    assert booster.num_boosted_rounds() == 4
+    assert len(booster.get_dump()) == 4 * (3 if task == "classification" else 1)
+
+
+def test_an_exported_model_takes_rows_in_their_own_units(run: Runs, tmp_path: Path) -> None:
+    """With NaN where a value lacks, and 0/1 columns of categories."""
+    import pandas as pd
+
+    keys = {**KEYS, **_table(tmp_path / "own")}
+    path = run("run", **keys)
+    folder = personalise(path, path / "model", "c0")
+    booster = xgboost.Booster(model_file=str(folder / "xgboost.json"))
+    table = pd.read_csv(tmp_path / "own" / "c0" / "train.csv")
+    names = booster.feature_names or []
+    columns = {name: table[name] if name in table else (table["kind"].fillna("") == name[5:]) for name in names[:-2]}
+    rows = pd.DataFrame(columns).astype(np.float64).assign(**dict.fromkeys(names[-2:], np.nan))[names]
+    assert rows.isna().any().sum() == 4
+    found = booster.predict(xgboost.DMatrix(rows), output_margin=True)
+    federation, dataset = federate(settings(**keys))
+    model, _ = load_model(folder)
+    with torch.no_grad():
+        outputs = model(simulated(federation, dataset, 0).train.x).numpy()[:, 0]
+    np.testing.assert_allclose(np.sort(found), np.sort(outputs), atol=1e-5)
+
+
 def test_secure_sums_round_to_a_fixed_point(run: Runs) -> None:
     keys = {**KEYS, "dataset": _made("binary", 5), "task": "binary"}
     plain = read_checkpoint(run("plain", **keys)).arrays
