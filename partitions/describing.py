@@ -61,7 +61,9 @@ def _as_asked(spec: DatasetSpec, source: Source) -> DatasetSpec:
         if spec.arrays or spec.made:
             raise ConfigurationError(f"weight-column: '{spec.name}' holds arrays, without a column '{weight}'")
         spec = replace(spec, weight=weight)
-    return spec.scaled_by(source.keys.standardise).read_by(source.keys.tokenizer, source.keys.text_length)
+    # Inferred schemas have them already, and their rows are encoded so.
+    fitted = "" if spec.arrays and spec.table is not None else source.keys.fitted_scales
+    return spec.scaled_by(source.keys.standardise, fitted).read_by(source.keys.tokenizer, source.keys.text_length)
 
 
 @remembered(16)

@@ -34,7 +34,7 @@ from florilegium.tasks.choices import Choices
 _FORMAT = 8
 """Version of the format of cached index tables; increase it so that old ones are not used."""
 
-_ELSEWHERE = {"data_dir", "cache_dir", "dataset_revision", "embeddings", "duplicates"}
+_ELSEWHERE = {"data_dir", "cache_dir", "dataset_revision", "embeddings", "duplicates", "fitted_scales"}
 _NOT_ROWS = _ELSEWHERE | {one.name for one in fields(Choices)} - {"positive"}
 """Fields of the settings that do not change who holds which rows."""
 

@@ -170,6 +170,12 @@ class SourceSettings(DataSettings):
         "federation",
         "whose training rows give means, deviations and medians of a table's numbers; `none`: numbers stay as they are",
     )
+    fitted_scales: str = key(
+        "",
+        "means, deviations, medians and most frequent categories that a run of `describe` has fitted, in place of the "
+        "schema's ([more](data.md#fitted-scales)); \"\": the schema's, or those of the training rows",
+        values='run of `describe`, content of its `scales.json`, ""',
+    )
     date_parts: Annotated[str, AfterValidator(_check_parts)] = key(
         "days",
         "features of each date of a table, separated by commas: days, sine and cosine of the time of year, week, day",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.model_folders import find_folder, text_facts, tokenizer_hash
 from florilegium.common.text import ALPHABET, OTHER, VOCABULARY_SIZE
+from florilegium.partitions.sources import fitted_scales
 from florilegium.partitions.sources.tables import TableSchema
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.tasks.choices import DEFAULTS, Choices
@@ -116,12 +117,18 @@ class DatasetSpec:
             columns, self.classes, tuple(self.labels), self.positions, self.shape, self.codes, padding, self.responses
         )
 
-    def scaled_by(self, chosen: str) -> DatasetSpec:
-        """Return the description with numbers of a table scaled as key ``standardise`` says.
+    def scaled_by(self, chosen: str, fitted: str = "") -> DatasetSpec:
+        """Return the description with numbers of a table scaled as keys ``standardise`` and ``fitted-scales`` say.
 
         Raises:
-            ConfigurationError: if the dataset is no table.
+            ConfigurationError: if the dataset is no table, or scales that were fitted are not of its columns.
         """
+        if fitted:
+            if self.table is None or self.arrays:
+                raise ConfigurationError(
+                    f"fitted-scales: it is for tables in their own units, and '{self.name}' is none; leave it out"
+                )
+            return replace(self, table=fitted_scales.applied(self.table, fitted)).scaled_by(chosen)
         if chosen in ("", "federation"):
             return self
         if self.table is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -26,6 +27,7 @@ from florilegium.common.settings import PARAMETER_FILES, Value, folder
 from florilegium.common.toml import flatten
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.registry import file_keys
+from florilegium.partitions.sources.fitted_scales import FILE as SCALES
 from florilegium.partitions.sources.hub import PREFIX
 from florilegium.partitions.split_files import file_hash
 from florilegium.strategies.folder.claim import LOCK, refuse_if_claimed
@@ -201,9 +203,19 @@ def resolve(recipe: str | Path | None, assignments: Sequence[str], options: Mapp
     for key in DATASET_KEYS:
         if is_path(name := str(overrides.get(key, ""))):
             overrides[key] = str(folder(name).resolve())
+    if (run := str(overrides.get("fitted-scales", ""))) and not run.lstrip().startswith("{"):
+        overrides["fitted-scales"] = _scales_of(run, str(overrides.get("runs-dir", defaults()["runs-dir"])))
     if str(overrides.get("init", "")).endswith(PARAMETER_FILES):
         overrides["init"] = str(folder(str(overrides["init"])).absolute())
     return {key: _whole(key, value) for key, value in overrides.items()}
+
+
+def _scales_of(run: str, runs_dir: str) -> str:
+    """Return the scales that a run of `describe` has fitted, as text; raise :class:`ConfigurationError` without."""
+    path = find_run(run, runs_dir) / SCALES
+    if not path.is_file():
+        raise ConfigurationError(f"fitted-scales: there is no {path}; name a run of method 'describe'")
+    return json.dumps(json.loads(path.read_text(encoding="utf-8")), separators=(",", ":"), ensure_ascii=False)
 
 
 def _whole(key: str, value: Value) -> Value:

@@ -96,6 +96,8 @@ class Card:
     """Hash of what the files of a pretrained network and tokenizer say besides weights; "": there are none."""
     choices: dict[str, Any] = field(default_factory=dict)
     """What the run's configuration said of the task (:class:`florilegium.tasks.choices.Choices`)."""
+    fitted_scales: str = ""
+    """Scales of a table's columns that a run has fitted, in place of the schema's; "": none."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of Python and of the packages that the model was written with."""
 
@@ -141,7 +143,8 @@ def save_model(
         settings.model, dataset, settings.method, client, run, combination, memory, conditioned, scale,
         by_batch, shape, outputs, name, labels, described(spec, shape), settings.task,
         settings.standardise, scaled is not None, settings.given(), reader,
-        hash_of(arrays_of(base)), pretrained_hash(settings.model, reader), spec.choices.given(), _versions(),
+        hash_of(arrays_of(base)), pretrained_hash(settings.model, reader), spec.choices.given(),
+        settings.fitted_scales, _versions(),
     )  # fmt: skip
     if spec.folder:
         write_text(folder / FILE, read_utf8(Path(spec.folder) / FILE))
@@ -225,7 +228,7 @@ def spec_of(folder: Path, card: Card) -> DatasetSpec:
     """Return the description of the dataset of the model in ``folder``."""
     spec = read_schema(folder.absolute()) if (folder / FILE).is_file() else find_spec(card.dataset)
     spec = spec.read_by(card.tokenizer, card.inputs["shape"][0] if card.tokenizer else 0)
-    return spec.learned_as(card.task, Choices.read(card.choices)).scaled_by(card.standardise)
+    return spec.learned_as(card.task, Choices.read(card.choices)).scaled_by(card.standardise, card.fitted_scales)
 
 
 def load_model(folder: Path) -> tuple[nn.Module, Card]:

@@ -95,6 +95,15 @@ class DescribeClient(BaseClient):
         return Answer({"extremes": np.stack([least, most]), "told": told.astype(np.float64)}, len(known))
 
     @phase
+    def below(self, arrays: Arrays) -> Answer:
+        """Return ``below`` (E, d), how many rows have a number of at most each of the received ``edges`` (E, d)."""
+        known, edges = self._known, arrays["edges"]
+        counts = np.zeros(edges.shape)
+        for j in range(edges.shape[1]):
+            counts[:, j] = np.searchsorted(np.sort(self._numbers[known[:, j], j]), edges[:, j], side="right")
+        return Answer({"below": counts}, len(known))
+
+    @phase
     def marks(self, arrays: Arrays, *, bits: int) -> Answer:
         """Return ``marks`` (2^bits,), 1 at the places of the keyed hashes of the client's rows, else 0.
 

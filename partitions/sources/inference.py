@@ -38,6 +38,7 @@ from florilegium.partitions.sources.columns import (
 )
 from florilegium.partitions.sources.dates import ISO, days_of, format_of, is_date
 from florilegium.partitions.sources.decode import decode_inputs, weights_of
+from florilegium.partitions.sources.fitted_scales import applied
 from florilegium.partitions.sources.mixed_dates import MIXED, mixed_dates
 from florilegium.partitions.sources.names import names_in
 from florilegium.partitions.sources.numbers import LOST, moments, numbers_of, refuse_missing
@@ -46,7 +47,7 @@ from florilegium.partitions.sources.places import LEFT_OUT, in_file, noted
 from florilegium.partitions.sources.schema import Schema
 from florilegium.partitions.sources.source import LONGEST_TEXT, Inference
 from florilegium.partitions.sources.store import Imported, scales
-from florilegium.partitions.sources.tables import DROP, INDICATOR, MEDIAN, lacks
+from florilegium.partitions.sources.tables import DROP, INDICATOR, MEDIAN, TableSchema, lacks
 from florilegium.partitions.sources.targets import decode_targets
 from florilegium.partitions.spec import Split
 
@@ -441,6 +442,13 @@ class _Work:
         }  # fmt: skip
         if fill:
             self.notes.append(f"missing values: {self.keys.missing}, filled in columns {listed(fill)}")
+        if self.keys.fitted_scales:
+            own = TableSchema({c: (m, d) for c, (m, d) in numbers.items()}, fill=fill)
+            own = replace(own, categories={c: tuple(words) for c, words in categories.items()})
+            fitted = applied(own, self.keys.fitted_scales)
+            if self.keys.standardise != "none":
+                schema["numbers"] = {c: [*scale] for c, scale in fitted.numbers.items()}
+            fill = {**fitted.fill}
         # Plain keys come first in TOML, before the tables.
         return {what: found for what, found in rest.items() if found and what != "fill"} | {
             what: found for what, found in (schema | {"fill": fill}).items() if found

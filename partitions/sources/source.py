@@ -34,7 +34,7 @@ Tables = tuple[dict[str, pa.Table], list[str]]
 """The rows of "train" and perhaps "test", and a line of text for each decision."""
 
 
-_ANY = ("weight_column", "standardise", "tokenizer")
+_ANY = ("weight_column", "standardise", "tokenizer", "fitted_scales")
 """Keys that go with a schema, too."""
 
 
@@ -54,6 +54,7 @@ class Inference:
         standardise: whose rows give the scales of a table's numbers; "": all training rows'.
         tokenizer: folder, name or hub id of what reads texts as tokens; "": they are characters or words.
         response_column: the column of responses, if texts are prompts.
+        fitted_scales: scales that were fitted; "": those of the rows.
     """
 
     input_column: str = ""
@@ -69,6 +70,7 @@ class Inference:
     standardise: str = ""
     tokenizer: str = ""
     response_column: str = ""
+    fitted_scales: str = ""
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -117,7 +119,7 @@ class Source:
             s.input_column, s.label_column, s.text_length, s.image_size, s.input_columns, s.drop_columns,
             "" if s.missing == REFUSE else s.missing, "" if s.date_parts == DAYS else s.date_parts, s.date_format,
             s.weight_column, "" if s.standardise == "federation" else s.standardise,
-            "" if s.tokenizer == AUTO else s.tokenizer, s.response_column,
+            "" if s.tokenizer == AUTO else s.tokenizer, s.response_column, s.fitted_scales,
         )  # fmt: skip
         return Source(s.dataset, path, s.cache, local, bool(s.data_dir), embeddings, s.dataset_revision, keys)
 

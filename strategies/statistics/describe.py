@@ -24,6 +24,8 @@ from florilegium.models.parameters import Arrays
 from florilegium.models.statistics import exact
 from florilegium.partitions.described_columns import Described, columns_of
 from florilegium.partitions.loading import dataset_of
+from florilegium.partitions.sources.fitted_scales import FILE as SCALES
+from florilegium.partitions.sources.fitted_scales import Fitted, Number
 from florilegium.partitions.sources.mixed_dates import MIXED
 from florilegium.privacy.accounting import Release, multiplier, total
 from florilegium.privacy.noise import draw, secret_generator
@@ -33,6 +35,7 @@ from florilegium.strategies.core.round import Round
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.folder.run_folder import Checkpoint
 from florilegium.strategies.statistics.description import column_facts, compared, page, problems
+from florilegium.strategies.statistics.medians import medians
 from florilegium.strategies.statistics.members import OtherClientsError, same_members
 
 Array = NDArray[np.float64]
@@ -145,6 +148,8 @@ class Describe(CohortStrategy):
                 self._found["columns"][one.name]["clients_without"] = without
             if extremes and sums is not None:
                 self._found["columns"][one.name] |= extremes[place - 1]
+        if moments is not None and not self.hyper.by_client:
+            self._medians(round, known, center, scale)
         if self.hyper.by_client:
             self._found["by_client"] = compared(self._columns, tables, names, self._found["columns"], by_name)
             for own, without in zip(self._found["by_client"].values(), lacking, strict=True):
@@ -155,6 +160,35 @@ class Describe(CohortStrategy):
         if self.hyper.duplicates:
             self._found["shared_rows"] = self._shared(round, int(self._found["rows"]), len(names))
         self._found["problems"] = [*self._mixed_dates(), *problems(self._found)]
+
+    def _medians(self, round: Round, known: Array, center: Array, scale: Array) -> None:
+        """Find the medians by sums over all clients, in place of those that are read from bins."""
+
+        def below(edges: Array) -> Array:
+            _, parts = self._ask(round, "below", {"edges": edges}, {"below": edges.shape})
+            return np.rint(parts["below"][0])
+
+        found, errors = medians(below, known, center, scale, self.hyper.min_count)
+        for one, median, error in zip(self._numbers, found, errors, strict=True):
+            facts = self._found["columns"][one.name]
+            if facts["mean"] is not None:
+                facts |= {"median": one.mean + one.std * float(median), "median_error": abs(one.std) * float(error)}
+
+    def _scales(self) -> Fitted:
+        """Return what can be fitted by runs that train (key ``fitted-scales``)."""
+        numbers, categories = dict[str, Number](), dict[str, str]()
+        for one in self._columns:
+            facts = self._found["columns"][one.name]
+            if one.words and one.places:
+                counts = {word: count or 0 for word, count in facts["counts"].items() if word}
+                if any(count > 0 for count in counts.values()):
+                    categories[one.name] = max(counts, key=lambda word: counts[word])
+            elif one in self._numbers and facts["mean"] is not None and facts["deviation"] > 0:
+                known = facts.get("known", 0)
+                spread = facts["deviation"] * (math.sqrt((known - 1) / known) if known > 1 else 1.0)
+                quantile = (facts["quantiles"] or {}).get("0.5")
+                numbers[one.name] = Number(mean=facts["mean"], deviation=spread, median=facts.get("median", quantile))
+        return Fitted(numbers=numbers, categories=categories)
 
     def _mixed_dates(self) -> list[str]:
         """Return what was noted of dates when the rows were read; on devices each reads its own."""
@@ -246,8 +280,9 @@ class Describe(CohortStrategy):
     def _write(self) -> None:
         folder = self.federation.run.path
         write_text(folder / JSON, json.dumps(self._found, indent=1, ensure_ascii=False) + "\n")
+        write_text(folder / SCALES, self._scales().model_dump_json(indent=1) + "\n")
         write_text(folder / HTML, page(self._found, self.settings.dataset))
-        log.info("describe: %s and %s are in the run's folder", JSON, HTML)
+        log.info("describe: %s, %s and %s are in the run's folder", JSON, HTML, SCALES)
         for line in self._found["problems"][:10]:
             log.warning("describe: %s", line)
 
