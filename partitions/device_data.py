@@ -52,7 +52,7 @@ from florilegium.partitions.sources.table_files import (
     refuse_twins,
 )
 from florilegium.partitions.sources.tables import TableSchema, encode_table, of_column, placeholder
-from florilegium.partitions.sources.targets import labels_of, numbers_to_predict, positions_of
+from florilegium.partitions.sources.targets import labels_of, labels_of_words, numbers_to_predict, positions_of
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import PARTS, DatasetSpec
 from florilegium.partitions.terms import ALL, Terms
@@ -162,9 +162,12 @@ class _Reader:
         if self.spec.table is not None and not self.predicting:
             table = self._usable(self.spec.table, table, name, part)
         if self.predicting:
-            return self._examples(
-                decode_inputs(self.spec, table, name, self.words, self.notes, lenient=True), None, name
-            )
+            x = decode_inputs(self.spec, table, name, self.words, self.notes, lenient=True)
+            if not self.spec.word_labels:
+                return self._examples(x, None, name)
+            unlabeled = table.select([self.spec.x])
+            y = torch.from_numpy(labels_of_words(self.spec, unlabeled, name))  # which positions are words
+            return Examples(to_inputs(self.spec, x, self.words), y)
         if self._unlabeled(part):
             table = without_gaps(self.spec, table, name, self.notes)
             return self._examples(decode_inputs(self.spec, table, name, self.words), None, name)
@@ -209,7 +212,8 @@ class _Reader:
     def csv(self, path: Path, part: str) -> Examples:
         """Return the examples of a CSV file, with a line of names unless the device's schema has names."""
         spec = self.spec
-        if spec.kind in ("image", "numbers", "tokens") or (spec.table is not None and spec.table.vectors):
+        vectors = spec.table is not None and spec.table.vectors
+        if spec.kind in ("image", "numbers", "tokens") or spec.word_labels or vectors:
             raise DataError(f"{path}: rows of '{spec.name}' do not fit into a CSV file; give parquet")
         ours = [spec.x] if spec.table is None else [*spec.table.columns]
         wanted = {self.schema.columns.get(column, column) for column in ours}
@@ -554,13 +558,14 @@ def _from_function(name: str, reader: _Reader) -> dict[str, Examples]:
 
 def read_inputs(
     path: Path, spec: DatasetSpec, words: Vocabulary | None = None, schema: DeviceSchema | None = None
-) -> tuple[torch.Tensor, list[str] | None]:
+) -> tuple[Examples, list[str] | None]:
     """Read network inputs from a parquet or CSV file, an image, or a folder of images.
 
     Images of other sizes are resized to the dataset's, as in a device's data.
 
     Returns:
-        The inputs, and the images' paths within the folder (None if ``path`` is no folder).
+        The inputs, with placeholders of targets that say which positions have any; and the images' paths within the
+        folder (None if ``path`` is no folder).
 
     Raises:
         DataError: if the inputs cannot be read, or do not fit the dataset.
@@ -572,30 +577,32 @@ def read_inputs(
     return found
 
 
-def _read_inputs(path: Path, spec: DatasetSpec, reader: _Reader) -> tuple[torch.Tensor, list[str] | None]:
+def _read_inputs(path: Path, spec: DatasetSpec, reader: _Reader) -> tuple[Examples, list[str] | None]:
     if path.is_dir():
         found = pictures_in(path, deep=True)
         for note in found.notes():
             log.warning("%s: %s", path, note)
         files = [str(file.relative_to(path)) for file in found.files]
-        return reader.files(found.files, str(path)).x, files
+        return reader.files(found.files, str(path)), files
     if path.suffix.lower() in TEXTS:
-        return reader.csv(path, "train").x, None
+        return reader.csv(path, "train"), None
     if path.suffix == ".parquet":
-        return reader.table(read_parquet(path), str(path), "train").x, None
+        return reader.table(read_parquet(path), str(path), "train"), None
     if spec.kind != "image":
         raise DataError(f"{path}: give a .parquet or .csv with the columns of '{spec.name}', or a .npy of decoded rows")
-    return reader.files([path], str(path)).x, None
+    return reader.files([path], str(path)), None
 
 
-def read_rows(rows: Any, spec: DatasetSpec, words: Vocabulary | None = None) -> torch.Tensor:
-    """Return decoded rows as network inputs: uint8 images (n, height, width, channels), texts, or columns by name.
+def read_rows(rows: Any, spec: DatasetSpec, words: Vocabulary | None = None) -> Examples:
+    """Return decoded rows as inputs: uint8 images (n, height, width, channels), texts, or columns by name.
+
+    Targets are placeholders that say which positions have any.
 
     Raises:
         DataError: if the rows do not fit the dataset.
     """
     reader = _Reader(spec, words, DeviceSchema(), labeled=False, predicting=True)
-    found = reader.arrays(rows, None, "inputs", "train").x
+    found = reader.arrays(rows, None, "inputs", "train")
     for note in reader.notes:
         log.warning("%s", note)
     return found

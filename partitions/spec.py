@@ -62,6 +62,7 @@ class DatasetSpec:
         revision: the commit of the hub's repository that its rows are of, a tag or a branch; "": the branch "main".
         tokenizer: folder of the tokenizer of "pieces".
         responses: whether texts are prompts, and column y holds the responses, which stand behind them.
+        word_labels: whether column x holds lists of words, and y a list with a label for each.
     """
 
     name: str
@@ -95,6 +96,7 @@ class DatasetSpec:
     revision: str = field(default="", repr=False)
     tokenizer: str = field(default="", repr=False)
     responses: bool = field(default=False, repr=False)
+    word_labels: bool = field(default=False, repr=False)
 
     @property
     def learned(self) -> Task:
@@ -150,10 +152,9 @@ class DatasetSpec:
             ConfigurationError: if its inputs are no texts, or there is no such tokenizer.
         """
         if not tokenizer:
-            if self.responses:
-                raise ConfigurationError(
-                    f"tokenizer: '{self.name}' has responses to prompts, which only a tokenizer reads"
-                )
+            if self.responses or self.word_labels:
+                what = "responses to prompts" if self.responses else "labels of words"
+                raise ConfigurationError(f"tokenizer: '{self.name}' has {what}, which only a tokenizer reads")
             return self
         if self.kind not in ("characters", "words"):
             raise ConfigurationError(f"tokenizer: '{self.name}' has inputs of kind '{self.kind}', not texts")
@@ -167,7 +168,11 @@ class DatasetSpec:
             raise ConfigurationError(f"text-length: {folder} reads {facts.limit} tokens at most (found: {length})")
         shape = (length or facts.limit,)
         labels = self.labels or (tuple(ALPHABET) if self.kind == "characters" and self.classes == len(ALPHABET) else ())
-        return replace(self, kind="pieces", shape=shape, tokens=facts.vocabulary, tokenizer=str(folder), labels=labels)
+        positions = shape if self.word_labels else self.positions
+        return replace(
+            self, kind="pieces", shape=shape, tokens=facts.vocabulary, tokenizer=str(folder), labels=labels,
+            positions=positions,
+        )  # fmt: skip
 
     @property
     def hidden(self) -> list[str]:
@@ -176,6 +181,7 @@ class DatasetSpec:
         return [
             *read,
             *(["responses"] if self.responses else []),
+            *(["word labels"] if self.word_labels else []),
             *self.further,
             *([self.weight] if self.weight else []),
             *(self.table.further if self.table else []),

@@ -170,8 +170,13 @@ class SequenceLabels(Classification):
 
     def predictions(self, activated: NDArray[Any]) -> dict[str, list[Any]]:
         """Return the most likely classes of each input, as the data write them, joined by blanks."""
+        return self.predictions_at(activated, np.ones((len(activated), *activated.shape[2:]), bool))
+
+    def predictions_at(self, activated: NDArray[Any], counted: NDArray[np.bool_]) -> dict[str, list[Any]]:
+        """Return the most likely classes at the positions that are ``counted``, (n, *positions), joined by blanks."""
         labels = [str(label) for label in self.targets.labels or range(self.classes)]
-        return {"classes": [" ".join(labels[i] for i in row.ravel()) for row in activated.argmax(axis=1)]}
+        rows = zip(activated.argmax(axis=1), counted, strict=True)
+        return {"classes": [" ".join(labels[i] for i in row[where[..., : row.shape[-1]]]) for row, where in rows]}
 
 
 class NextToken(SequenceLabels):

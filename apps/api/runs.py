@@ -151,8 +151,8 @@ class Run:
             raise ConfigurationError(
                 "client: inputs are standardised by each client's own rows; name the client whose model is to predict"
             )
-        x, spec = inputs_of(inputs, settings)
-        return table_of_predictions(self.model(client), x, spec)
+        rows, spec = inputs_of(inputs, settings)
+        return table_of_predictions(self.model(client), rows, spec)
 
     def plot(self) -> Figure:
         """Return a picture: the main figure over rounds and over bytes, and its distribution over the clients."""

@@ -19,7 +19,7 @@ from florilegium.clients.core.export import learned_by, load_model, predict, spe
 from florilegium.common.errors import DataError, RunError
 from florilegium.common.files import write_atomically
 from florilegium.models.dry_run import random_inputs
-from florilegium.partitions.clientdata import resize, to_inputs
+from florilegium.partitions.clientdata import Examples, resize, to_inputs
 from florilegium.partitions.device_data import read_device_schema, read_inputs, read_rows
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.settings import FederationSettings
@@ -27,24 +27,27 @@ from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.table_files import refuse_twins
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
+from florilegium.tasks.losses import IGNORED
+from florilegium.tasks.positions import SequenceLabels
 from florilegium.tasks.registry import CLASSIFICATION, make_task
 from florilegium.tasks.task import Task
 
 log = logging.getLogger("flwr")
 
 
-def _rows(path: Path, spec: DatasetSpec) -> torch.Tensor:
-    """Read a ``.npy`` file of decoded rows (n, …) and return them as network inputs."""
+def _rows(path: Path, spec: DatasetSpec) -> Examples:
+    """Read a ``.npy`` file of decoded rows (n, …) and return them as inputs; all positions have targets."""
     try:
         rows = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a readable .npy file: {error}") from error
     rows = laid_out(spec, rows, f"{path}: rows")
-    return torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words: already vectors
+    x = torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words: already vectors
+    return Examples(x, torch.zeros((len(x), *spec.learned.shape), dtype=torch.int64))
 
 
-def inputs_of(inputs: Any, settings: FederationSettings) -> tuple[torch.Tensor, DatasetSpec]:
-    """Return network inputs for the dataset of a run, and the dataset's description.
+def inputs_of(inputs: Any, settings: FederationSettings) -> tuple[Examples, DatasetSpec]:
+    """Return inputs for the dataset of a run, as :func:`read_inputs` does, and the dataset's description.
 
     Args:
         inputs: rows in the dataset's decoded form, a table of its columns, or a path to a file of rows or pictures.
@@ -66,10 +69,17 @@ def inputs_of(inputs: Any, settings: FederationSettings) -> tuple[torch.Tensor, 
     return read_rows(inputs, spec, words), spec
 
 
-def table_of_predictions(model: torch.nn.Module, x: torch.Tensor, spec: DatasetSpec) -> pd.DataFrame:
+def table_of_predictions(model: torch.nn.Module, inputs: Examples, spec: DatasetSpec) -> pd.DataFrame:
     """Return what ``model`` predicts for inputs (n, …): the task's columns, such as "class" and "probability"."""
-    task = learned_by(model, spec)
-    return pd.DataFrame(task.predictions(predict(model, x, task).numpy()))
+    return pd.DataFrame(_predicted(model, inputs, learned_by(model, spec)))
+
+
+def _predicted(model: torch.nn.Module, inputs: Examples, task: Task) -> dict[str, list[Any]]:
+    """Return the columns of predictions; of sequences at those positions alone that have targets."""
+    activated = predict(model, inputs.x, task).numpy()
+    if isinstance(task, SequenceLabels):
+        return task.predictions_at(activated, (inputs.y != IGNORED).numpy())
+    return task.predictions(activated)
 
 
 def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", schema: Path | None = None) -> None:
@@ -87,18 +97,19 @@ def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", sc
             "the model of a client (`florilegium export RUN --client NAME`)"
         )
     if inputs.suffix == ".npy":
-        x = _rows(inputs, spec)
+        rows = _rows(inputs, spec)
     else:
         cache = str(defaults()["cache-dir"])
         words = vocabulary(embeddings, cache, spec.shape[1]) if spec.kind == "words" and inputs.exists() else None
-        x, names = read_inputs(inputs, spec, words, None if schema is None else read_device_schema(schema))
+        rows, names = read_inputs(inputs, spec, words, None if schema is None else read_device_schema(schema))
     task = learned_by(model, spec)
     if card.labels and (labels := tuple(card.labels)) != task.targets.labels:  # those of the run's data
         task = make_task(card.task or CLASSIFICATION, replace(task.targets, labels=labels), spec.choices)
-    found = task.predictions(predict(model, resize(x, card.shape) if card.shape else x, task).numpy())
+    rows = replace(rows, x=resize(rows.x, card.shape)) if card.shape else rows
+    found = _predicted(model, rows, task)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["picture" if names else "row", *found])
-    for row, *cells in zip(names or range(len(x)), *found.values(), strict=True):
+    for row, *cells in zip(names or range(len(rows)), *found.values(), strict=True):
         writer.writerow([row, *(f"{cell:{task.decimals}}" if isinstance(cell, float) else cell for cell in cells)])
 
 

@@ -33,6 +33,14 @@ def class_labels(table: pa.Table) -> dict[str, list[str]]:
     }
 
 
+def word_labels(table: pa.Table, column: str) -> list[str]:
+    """Return the names of the classes in the lists of a column, if they are ClassLabels; [] otherwise."""
+    feature = _features(table).get(column)
+    feature = feature[0] if isinstance(feature, list) and len(feature) == 1 else feature
+    each = feature.get("feature", feature) if isinstance(feature, dict) else {}
+    return list(each["names"]) if isinstance(each, dict) and each.get("_type") == "ClassLabel" else []
+
+
 def plain(table: pa.Table) -> pa.Table:
     """Return the table with the names of classes instead of their numbers; -1 means that a label is missing."""
     for column, names in class_labels(table).items():
@@ -76,6 +84,11 @@ def is_binary(kind: pa.DataType) -> bool:
 def is_list(kind: pa.DataType) -> bool:
     """Return whether columns of this type hold lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_words(kind: pa.DataType) -> bool:
+    """Return whether columns of this type hold lists of words."""
+    return is_list(kind) and is_text(kind.value_type)
 
 
 def is_vector(kind: pa.DataType) -> bool:

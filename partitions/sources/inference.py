@@ -33,12 +33,14 @@ from florilegium.partitions.sources.columns import (
     is_number,
     is_text,
     is_vector,
+    is_words,
     listed,
     plain,
 )
 from florilegium.partitions.sources.dates import ISO, days_of, format_of, is_date
 from florilegium.partitions.sources.decode import decode_inputs, weights_of
 from florilegium.partitions.sources.fitted_scales import applied
+from florilegium.partitions.sources.labelled_words import are_labels_of_words, labels_of_lists
 from florilegium.partitions.sources.mixed_dates import MIXED, mixed_dates
 from florilegium.partitions.sources.names import names_in
 from florilegium.partitions.sources.numbers import LOST, moments, numbers_of, refuse_missing
@@ -131,6 +133,11 @@ class _Work:
             self._drop(inputs)
         schema: dict[str, Any] = {"name": self.name, **(self._several(labels) if further else self._outputs(label))}
         schema |= {"weight": weight[0]} if weight else {}
+        if ("word-labels" in schema) != is_words(kinds[inputs[0]]):
+            raise ConfigurationError(
+                f"input-column: '{inputs[0]}' and '{label}' of {self.source} do not go together; lists of words need a "
+                "list with a label for each word, and texts one label a row"
+            )
         clients = sorted((c for c in kinds if c.lower() in CLIENTS), key=lambda c: CLIENTS.index(c.lower()))
         # `client` is the name that folders of clients give; among other names the data leave open which is meant.
         clear = len(clients) < 2 or clients[0].lower() == "client"
@@ -270,6 +277,8 @@ class _Work:
                 )
             self.notes.append(f"responses: column '{label}'")
             return {"response": label}
+        if are_labels_of_words(column.type):
+            return labels_of_lists(self.tables, label, self.source, self.notes)
         if is_number(column.type):
             values = numbers_of(column, f"{self.source}, train: column '{label}'")
             distinct = len(np.unique(values))
@@ -336,6 +345,10 @@ class _Work:
             if len(images) > 1 or (named and len(kinds) > 1):
                 raise self._open("images", images if len(images) > 1 else list(kinds))
             return "pictures", images
+        if sentences := [c for c, kind in kinds.items() if is_words(kind)]:
+            if len(sentences) > 1:
+                raise self._open("lists of words", sentences)
+            return "texts", sentences
         numbers = [c for c, kind in kinds.items() if is_number(kind) or is_vector(kind) or pa.types.is_boolean(kind)]
         words = [c for c, kind in kinds.items() if is_text(kind) and c not in self._dates]
         if named and (other := [c for c in kinds if c not in numbers and c not in words and c not in self._dates]):
@@ -379,6 +392,9 @@ class _Work:
         )
 
     def _texts(self, column: str) -> dict[str, Any]:
+        if is_words(self._train.schema.field(column).type):
+            self.notes.append(f"inputs: lists of words in column '{column}', as tokens of {self.keys.tokenizer}")
+            return {"texts": {"column": column, "length": 1}}
         length = 0 if self.keys.tokenizer else self.keys.text_length
         if not length:
             lengths = pc.utf8_length(self._train.column(column).cast(pa.string()))

@@ -15,7 +15,7 @@ from florilegium.common.errors import DataError
 from florilegium.common.text import encode
 from florilegium.partitions.sources.numbers import arrays_of
 from florilegium.partitions.sources.pictures import read_pictures
-from florilegium.partitions.sources.pieces import tokens_of, with_responses
+from florilegium.partitions.sources.pieces import tokens_of, with_labels, with_responses
 from florilegium.partitions.sources.tables import encode_table
 from florilegium.partitions.sources.words import Vocabulary
 from florilegium.partitions.spec import DatasetSpec
@@ -91,8 +91,10 @@ def _texts(
 
 def _pieces(spec: DatasetSpec, table: pyarrow.Table, how: Reading) -> NDArray[np.int32]:
     cells: list[Any] = table.column(spec.x).to_pylist()
-    _check_texts(cells, spec, how)
     where = f"{how.name}: column '{spec.x}'"
+    if spec.word_labels:
+        return with_labels(cells, None, Path(spec.tokenizer), spec.shape[0], where, how.notes)[0]
+    _check_texts(cells, spec, how)
     if spec.responses and spec.y in table.column_names:
         responses = table.column(spec.y).to_pylist()
         return with_responses(cells, responses, Path(spec.tokenizer), spec.shape[0], where, how.notes)[0]

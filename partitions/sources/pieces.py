@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.memo import remembered
 from florilegium.common.model_folders import text_facts, tokenizer_hash
+from florilegium.tasks.losses import IGNORED
 
 PADDING = -1
 """Stands behind the last token of a text; no token has this number."""
@@ -127,6 +128,59 @@ def with_responses(
             f"{name}: {cut} of {len(prompts)} prompts with responses have more than {length} tokens, and are cut{none}"
         )
     return found, starts
+
+
+def with_labels(
+    sentences: Sequence[Sequence[str]],
+    labels: Sequence[Sequence[int]] | None,
+    path: Path,
+    length: int,
+    name: str,
+    notes: list[str],
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the tokens of sentences of words, and the label of each word at its first token.
+
+    Args:
+        sentences: lists of words.
+        labels: a class for each word; None: 0 for each.
+        path: the folder of the tokenizer.
+        length: the most tokens of a sentence, which is cut there.
+        name: what the sentences are, for messages.
+        notes: to which is added how many sentences are cut, and how many words are lost.
+
+    Returns:
+        Tokens (n, length), ``PADDING`` behind the last; and classes (n, length), ``IGNORED`` at all other tokens.
+
+    Raises:
+        DataError: if a sentence has no words, or another number of labels, or a word is empty or gives no token.
+    """
+    found = np.full((len(sentences), length), PADDING, np.int32)
+    y = np.full(found.shape, IGNORED, np.int64)
+    for row, words in enumerate(sentences):
+        if not words or not all(isinstance(word, str) and word.strip() for word in words):
+            raise DataError(f"{name}: row {row} is no list of words, or one of them is empty: {words!r:.60}")
+        if labels is not None and len(labels[row]) != len(words):
+            raise DataError(f"{name}: row {row} has {len(words)} words and {len(labels[row])} labels")
+    if not sentences:
+        return found, y
+    read = tokenizer(path)([[*words] for words in sentences], is_split_into_words=True, truncation=False, verbose=False)
+    cut = lost = 0
+    for row, words in enumerate(sentences):
+        tokens, owners = read["input_ids"][row], read.word_ids(row)
+        first = {owner: place for place, owner in reversed([*enumerate(owners)]) if owner is not None}
+        if silent := [word for number, word in enumerate(words) if number not in first]:
+            raise DataError(f"{name}: word {silent[0]!r:.60} of row {row} gives no token")
+        kept = {owner: place for owner, place in first.items() if place < length}
+        cut, lost = cut + (len(tokens) > length), lost + len(words) - len(kept)
+        found[row, : min(len(tokens), length)] = tokens[:length]
+        for owner, place in kept.items():
+            y[row, place] = 0 if labels is None else labels[row][owner]
+    if cut:
+        notes.append(
+            f"{name}: {cut} of {len(sentences)} sentences have more than {length} tokens, and are cut; {lost} words do "
+            "not count"
+        )
+    return found, y
 
 
 def other_vocabulary(reads: Path, model: Path) -> list[str]:

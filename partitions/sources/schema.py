@@ -17,6 +17,7 @@
     embedding = 384
 
 ``response = "response"`` instead of label and labels names a column of responses to the prompts of ``[texts]``.
+``word-labels = true`` says that the column of ``[texts]`` holds lists of words, and that of labels a label for each.
 ``target = "price"`` instead of label and labels names a column of numbers to predict, ``target = ["x", "y"]`` several;
 ``scales = [[mean, deviation]]`` says how each is distributed (key ``target-scale``).
 ``task = "survival"`` or ``"package.module:attribute"`` names what is learned, if it is neither classification nor
@@ -122,6 +123,7 @@ class Schema(BaseModel):
     labels: tuple[str | int, ...] = ()
     target: str | tuple[str, ...] = ""
     response: str = ""
+    word_labels: bool = Field(False, alias="word-labels")
     task: str = ""
     positions: tuple[PositiveInt, ...] = ()
     weight: str = ""
@@ -179,6 +181,8 @@ class Schema(BaseModel):
             return "label and labels name classes, and target numbers to predict; give one of the two"
         if self.response and (self.texts is None or self.target or self.label or self.labels):
             return "response goes with [texts] that are prompts, without label and target"
+        if self.word_labels and (self.texts is None or self.positions or not self.label):
+            return "word-labels goes with [texts] that are lists of words, label and labels, without positions"
         if len(single) > 1:
             return f"{' and '.join(single)} exclude each other"
         if single and (table.features or not (self.target or self.response or (self.label and self.labels))):
@@ -201,7 +205,7 @@ class Schema(BaseModel):
             DatasetSpec, self.name or folder.name, "", y=y, further=tuple(further), classes=classes, labels=self.labels,
             test=False, client_columns=self.clients, folder=str(folder),
             task=self.task or ("next-token" if self.response else ""), responses=bool(self.response),
-            positions=self.positions, weight=self.weight, scales=self.scales,
+            word_labels=self.word_labels, positions=self.positions, weight=self.weight, scales=self.scales,
         )  # fmt: skip
         if (p := self.pictures) is not None:
             return described("image", p.column, shape=p.shape, mean=p.mean, std=p.std)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from florilegium.common.errors import DataError
 from florilegium.common.text import ALPHABET
 from florilegium.partitions.sources.numbers import Cells, arrays_of, targets_of
-from florilegium.partitions.sources.pieces import with_responses
+from florilegium.partitions.sources.pieces import with_labels, with_responses
 from florilegium.partitions.spec import DatasetSpec
 
 
@@ -25,11 +25,28 @@ def decode_targets(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArra
         return with_responses(
             prompts, responses, Path(spec.tokenizer), spec.shape[0], f"{name}: column '{spec.y}'", []
         )[1]
+    if spec.word_labels:
+        return labels_of_words(spec, table, name)
     if spec.positions:
         return positions_of(spec, table.column(spec.y), f"{name}: column '{spec.y}'")
     if spec.targets.numbers:
         return numbers_to_predict(spec, [table.column(column) for column in spec.targets.columns], name)
     return labels_of(spec, table.column(spec.y).to_pylist(), name)
+
+
+def labels_of_words(spec: DatasetSpec, table: pyarrow.Table, name: str) -> NDArray[np.int64]:
+    """Return the class of each word at its first token, (n, length), ``IGNORED`` elsewhere.
+
+    The class is 0 for each word where the table has no labels.
+    """
+    sentences = table.column(spec.x).to_pylist()
+    labels = None
+    if spec.y in table.column_names:
+        given = [[*cell] if cell is not None else [] for cell in table.column(spec.y).to_pylist()]
+        flat = iter(labels_of(spec, [label for own in given for label in own], name).tolist())
+        labels = [[next(flat) for _ in own] for own in given]
+    where = f"{name}: column '{spec.x}'"  # cut sentences are noted with the inputs
+    return with_labels(sentences, labels, Path(spec.tokenizer), spec.shape[0], where, [])[1]
 
 
 def numbers_to_predict(spec: DatasetSpec, columns: Sequence[Any], name: str) -> NDArray[np.float32]:

@@ -54,9 +54,9 @@ def _texts(tmp_path: Path) -> DatasetSpec:
 
 def test_there_are_as_many_predictions_as_lines(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("text\ngood 1\n\nbad 2\nfine 3\n")
-    x, _ = read_inputs(tmp_path / "in.csv", _texts(tmp_path))
+    x = read_inputs(tmp_path / "in.csv", _texts(tmp_path))[0].x
     (tmp_path / "in.csv").write_text('text\ngood 1\n""\nbad 2\nfine 3\n')
-    same, _ = read_inputs(tmp_path / "in.csv", _texts(tmp_path))
+    same = read_inputs(tmp_path / "in.csv", _texts(tmp_path))[0].x
     assert x.tolist() == same.tolist()
     assert len(x) == 4
 

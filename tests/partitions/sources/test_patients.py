@@ -236,7 +236,7 @@ def test_a_kept_model_predicts_raw_rows_with_missing_values(tmp_path: Path) -> N
     assert (card.scaled, card.standardise) == (True, "client")
     rows = _frame(5, 6).drop(columns=["label", "patient", "weight", "hospital"])
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    x, _ = read_inputs(tmp_path / "rows.csv", spec)
+    x = read_inputs(tmp_path / "rows.csv", spec)[0].x
     expected = network(data.scaling.apply(x))
     torch.testing.assert_close(model(x), expected.detach())
     assert not expected.isnan().any()
@@ -330,7 +330,7 @@ def test_rows_to_predict_need_no_targets(tmp_path: Path) -> None:
     frame.drop(columns=["time", "event"]).to_csv(_site(tmp_path) / "train.csv", index=False)
     assert len(read_device(tmp_path / "site", spec, labeled=False).train) == N
     rows = frame[[*spec.table.columns]].astype({"admitted": object}).to_dict("list")  # with NaN and NaT among texts
-    assert read_rows(rows, spec).shape == (N, spec.table.features)
+    assert read_rows(rows, spec).x.shape == (N, spec.table.features)
 
 
 def test_dates_of_arrows_types_stand_beside_dates_in_text(tmp_path: Path) -> None:

@@ -28,17 +28,17 @@ def spec() -> DatasetSpec:
 
 def test_float_images_are_transposed_not_reshaped(spec: DatasetSpec) -> None:
     first = torch.from_numpy(FLOATS).permute(0, 3, 1, 2)
-    assert torch.equal(read_rows(FLOATS, spec), first)
-    assert torch.equal(read_rows(first, spec), first)
-    assert torch.equal(read_rows([*FLOATS], spec), first)
+    assert torch.equal(read_rows(FLOATS, spec).x, first)
+    assert torch.equal(read_rows(first, spec).x, first)
+    assert torch.equal(read_rows([*FLOATS], spec).x, first)
 
 
 def test_grey_images_need_no_axis_of_channels() -> None:
     spec = find_spec("digits")
     pixels = RNG.integers(0, 17, size=(4, 8, 8), dtype=np.uint8)
-    expected = read_rows(pixels[..., None], spec)
-    assert torch.equal(read_rows(pixels, spec), expected)
-    assert torch.equal(read_rows(pixels[:, None], spec), expected)
+    expected = read_rows(pixels[..., None], spec).x
+    assert torch.equal(read_rows(pixels, spec).x, expected)
+    assert torch.equal(read_rows(pixels[:, None], spec).x, expected)
 
 
 def test_a_shape_that_may_be_either_is_the_datasets_own(spec: DatasetSpec) -> None:
