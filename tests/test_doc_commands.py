@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from florilegium.apps.cli.app import cli
+from florilegium.apps.cli.apps import WRITE, AppCommands
 from florilegium.apps.runs.experiment import pick, read_assignments, read_layers, read_recipe
 from florilegium.apps.settings.configuration import complete, defaults, parse
 from florilegium.apps.sweeps.sweep import runs_of
@@ -85,6 +86,8 @@ def _found(words: list[str]) -> tuple[click.Command, list[str]]:
     command: click.Command = COMMANDS
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command, words = command.commands[words[0]], words[1:]
+    if isinstance(command, AppCommands) and words:
+        command = command.commands[WRITE]  # what `florilegium app FOLDER` is short for
     return command, words
 
 

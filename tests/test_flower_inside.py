@@ -56,6 +56,7 @@ def test_flower_still_has_it(path: str, name: str) -> None:
 
 KEYS: tuple[Any, Any] = (None, None)
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "flwr.cli.build.build_fab_from_disk": ((None,), {}),
     "flwr.cli.install.install_from_fab": ((b"",), {"skip_prompt": True}),
     "flwr.clientapp.utils.get_load_client_app_fn": (
         (), {"default_app_ref": "", "app_path": None, "multi_app": True}

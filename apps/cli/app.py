@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from florilegium.apps.cli.apps import apps
 from florilegium.apps.cli.data import data, private
 from florilegium.apps.cli.device import device
-from florilegium.apps.cli.groups import DEVICES, Commands, own_groups
+from florilegium.apps.cli.groups import DEVICES, RUN, Commands, own_groups
 from florilegium.apps.cli.inspect import looking
 from florilegium.apps.cli.new import writing
 from florilegium.apps.cli.run import running
@@ -27,6 +28,7 @@ from florilegium.common.references import add_folder
 cli = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 for group in (running, together, writing, looking, data):
     cli.add_typer(group)
+cli.add_typer(apps, name="app", rich_help_panel=RUN)
 cli.add_typer(device, name="device", rich_help_panel=DEVICES)
 for outside in (private, *own_groups()):
     cli.add_typer(outside)

@@ -1,4 +1,4 @@
-"""Commands that write what is run: packages with methods, networks and datasets, and the Flower app."""
+"""``florilegium new``: write a package with a method, a network or a dataset of one's own."""
 
 from __future__ import annotations
 
@@ -31,14 +31,6 @@ def new(
     """Write a small package with a method, network or dataset of your own: code, a recipe, and a test that passes."""
     path = write_package(kind, name, folder)
     print(f"{path}\ntry it: pip install -e {path}; python -m pytest {path}; florilegium run {path / 'recipe.toml'}")
-
-
-@writing.add("florilegium app fl-app")
-def app(folder: Annotated[Path, typer.Argument(help="a new folder")]) -> None:
-    """Write the Flower app to a folder, for `flwr run FOLDER` without a checkout of Florilegium."""
-    from florilegium.apps.origins.app_folder import write_app
-
-    print(write_app(folder))
 
 
 def write_package(kind: Kind, name: str, folder: Path) -> Path:

@@ -45,6 +45,7 @@ PUBLIC = (
 )  # fmt: skip
 """Modules whose ``__all__`` lists Flower's documented interface."""
 INSIDE = {
+    "apps/devices/bundles.py": ("make the bundle of an app", "tests/owner/test_signing.py::test_a_signed_app_is_known"),
     "apps/devices/flower_inside.py": (
         "install and load an app",
         "tests/apps/devices/test_supernode.py::test_a_process_stays_and_takes_the_code_of_its_run",

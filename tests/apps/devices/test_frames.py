@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -27,7 +28,12 @@ def _request() -> Message:
 def _passed(act: Callable[[Connection], object], most: int | None = None) -> tuple[Message, RecordDict]:
     """Return what is received of what ``act`` sends in another thread."""
     here, there = multiprocessing.Pipe()
-    thread = Thread(target=lambda: (act(there), there.close()))
+
+    def write() -> None:
+        with there, suppress(BrokenPipeError):  # the receiver may have read enough
+            act(there)
+
+    thread = Thread(target=write)
     thread.start()
     try:
         return receive(here, _request(), most)
