@@ -15,13 +15,16 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
-from florilegium.common.errors import DataError
+from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.foreign import printable
 from florilegium.common.settings import Value
 from florilegium.owner import asked as requests
 from florilegium.owner.account import Account
 from florilegium.owner.admission import check_app, check_run, check_time
 from florilegium.owner.asked import ROSTER, Asked
+from florilegium.owner.cells import Cells
+from florilegium.owner.confine.cell import Cell
+from florilegium.owner.confine.probe import probe
 from florilegium.owner.denied import DeniedError
 from florilegium.owner.gate import FAILED, Leaving, passed
 from florilegium.owner.home import Home
@@ -59,6 +62,7 @@ class Keeper:
         home: the owner's folder.
         client: the device's client id.
         defaults: the keys of this version of the suite, with their defaults.
+        cells: makes the cells of runs; None: their processes are not confined.
         now: returns local time.
 
     Raises:
@@ -70,14 +74,17 @@ class Keeper:
         home: Home,
         client: str,
         defaults: Mapping[str, Value],
+        cells: Cells | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self.home, self._client, self._defaults, self._now = home, client, defaults, now
+        self._cells = cells
         self._account, self._log = Account(home), home.log()
         self._runs: dict[int, Admitted] = {}
         self._policy = home.policy()
         self._read = self._state()
-        self._log.add("start", policy=self._hash(), mode=self._policy.mode, client=client)
+        missing = self._missing()
+        self._log.add("start", policy=self._hash(), mode=self._policy.mode, client=client, not_enforced=missing)
 
     @property
     def policy(self) -> Policy:
@@ -149,6 +156,41 @@ class Keeper:
                 self._account.ask(asked)
         return asked
 
+    def room(self, message: Message) -> tuple[str, Cell | None, str]:
+        """Return what the process of a run has: the name of its state, its cell, and where it finds the data.
+
+        A process whose state has another name than this does not suit the message.
+
+        Raises:
+            DeniedError: if the run's name is none.
+        """
+        run_id = message.metadata.run_id
+        run = self._runs[run_id]
+        if self._cells is None or self._policy.mode == "report":
+            return "", None, ""
+        with self._watched(run_id, "request"):
+            cell = self._cells.cell(run_id, run.name, self._policy)
+        return run.name, cell, str(self._cells.place() or "")
+
+    def watch(self, message: Message) -> Callable[[], None]:
+        """Return a function that raises :class:`DeniedError` once a request has to end before it has a reply."""
+        run_id = message.metadata.run_id
+        run = self._runs[run_id]
+        limits = self._cells.watch(run_id, run.name, self._policy.limits) if self._cells else None
+
+        def check() -> None:
+            with self._watched(run_id, "request"):
+                read_withdrawn(self.home.withdrawn_file).check(run.name, run.app)
+                if limits is not None:
+                    limits()
+
+        return check
+
+    def ended(self, run_id: int) -> None:
+        """Delete the temporary files of a run whose process has ended."""
+        if self._cells is not None:
+            self._cells.clear(run_id)
+
     def leave(self, message: Message, asked: Asked | None, content: RecordDict) -> RecordDict:
         """Return what leaves of a reply, after it was charged and logged.
 
@@ -186,6 +228,22 @@ class Keeper:
         how = self._policy.tell
         line = "" if how == "nothing" else f": policy, {error.line}"
         return f"the owner of this device has refused{line}" + (f": {error.why}" if how == "reason" else "")
+
+    def _missing(self) -> list[str]:
+        """Return what of the isolation cannot be enforced on this machine, after telling it.
+
+        Raises:
+            ConfigurationError: if the policy is strict and something cannot.
+        """
+        if self._cells is None:
+            return []
+        missing = probe(self._cells.cell(0, "", self._policy), self.home.policy_file)
+        self._cells.clear(0)
+        if missing and self._policy.strict:
+            raise ConfigurationError(f"the policy is strict, and this machine cannot enforce: {'; '.join(missing)}")
+        for one in missing:
+            log.warning("the owner's policy: this machine cannot enforce %s", one)
+        return missing
 
     def _same(self, run: Admitted, leaving: Leaving) -> Leaving:
         """Return an announcement; a run's later ones differ from its first in the hash of frozen parameters alone."""

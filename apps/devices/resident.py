@@ -12,9 +12,11 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -24,8 +26,10 @@ from flwr.clientapp import ClientApp
 
 from florilegium.apps.devices.flower_inside import installed_app
 from florilegium.apps.devices.frames import FrameError, receive, send
+from florilegium.apps.devices.guard import Guard
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.places import short_temporary_folder
+from florilegium.owner.confine.cell import Cell
 from florilegium.strategies.exchange.flower_inside import ErrorCode, update_console_handler
 
 log = logging.getLogger("flwr")
@@ -73,15 +77,16 @@ class Resident:
 
     Args:
         app: the run's app.
+        cell: what it is confined to; None: nothing.
         most: the most bytes that it may return at a time; None: any number.
     """
 
-    def __init__(self, app: App, most: int | None = None) -> None:
+    def __init__(self, app: App, cell: Cell | None = None, most: int | None = None) -> None:
         self._most = most
         context = multiprocessing.get_context("forkserver")
         self._connection, there = context.Pipe()
         # Not a daemon, which could have no child processes: an owner's function may read data with several.
-        self._process = context.Process(target=_answer_messages, args=(there, app), daemon=False)
+        self._process = context.Process(target=_answer_messages, args=(there, app, cell), daemon=False)
         self._process.start()
         self._busy = False
         there.close()
@@ -91,21 +96,31 @@ class Resident:
         """Whether the process lives."""
         return self._process.is_alive()
 
-    def answer(self, message: Message, context: Context) -> tuple[Message, Context]:
+    def answer(
+        self, message: Message, context: Context, check: Callable[[], None] | None = None
+    ) -> tuple[Message, Context]:
         """Return the reply to a message, and the context as the app has left it.
+
+        Args:
+            message: the message.
+            context: what the app has kept.
+            check: called again and again meanwhile; if it raises, so does this, and the process has ended.
 
         Raises:
             DiedError: if the process dies; the next message needs a new one. It has ended after any other error, too,
                 since a part of a reply may be left in its socket.
         """
         self._busy = True
+        guard = Guard(check, self._stop) if check else nullcontext()
         try:
-            self._connection.send((message, context))
-            wait([self._connection, self._process.sentinel])
-            if not self._connection.poll():
-                raise EOFError
-            reply, state = receive(self._connection, message, self._most)
+            with guard:
+                self._connection.send((message, context))
+                wait([self._connection, self._process.sentinel])
+                if not self._connection.poll():
+                    raise EOFError
+                reply, state = receive(self._connection, message, self._most)
         except (EOFError, OSError) as error:
+            self._process.join(_GRACE)  # its code says how it has ended
             self.end()
             raise DiedError(_death(self._process.exitcode)) from error
         except FrameError as error:
@@ -116,6 +131,12 @@ class Resident:
             raise
         self._busy = False
         return reply, replace(context, state=state)
+
+    def _stop(self) -> None:
+        """End the process by force, and whoever waits for what it sends."""
+        self._process.kill()
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as shared:
+            shared.shutdown(socket.SHUT_RDWR)  # another process may hold its end open
 
     def end(self) -> None:
         """End the process: by closing its connection if it is idle, by force if it is busy or does not end."""
@@ -134,12 +155,15 @@ def _death(code: int | None) -> str:
     return f"the device's process {how}; lack of memory is the most common cause"
 
 
-def _answer_messages(connection: Connection, app: App) -> None:
+def _answer_messages(connection: Connection, app: App, cell: Cell | None) -> None:
     """Answer messages until the SuperNode closes the connection or dies."""
     # The forkserver ends when nobody holds this pipe any more, and this process ends with the forkserver: so it must
     # not hold the pipe itself.
     os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     leave_signals_to_the_parent()
+    if cell is not None:
+        tempfile.tempdir = None  # the cell has its own
+        cell.enter()
     update_console_handler(timestamps=True)
     client_app: ClientApp | None = None
     while True:

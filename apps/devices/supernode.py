@@ -12,11 +12,11 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr.app import Context, Error, Message, RecordDict
 
-from florilegium.apps.devices.resident import DiedError, Resident, prepare
+from florilegium.apps.devices.resident import App, DiedError, Resident, prepare
 from florilegium.apps.devices.superlink import Link, Over, connected
 from florilegium.apps.devices.unasked import UNASKED, Owner
 from florilegium.common.errors import ConfigurationError, RunError
@@ -78,11 +78,20 @@ def _take_part(link: Link, owner: Owner) -> None:
 
 @dataclass
 class _Run:
-    """A run that this device takes part in: its process, the context kept for it, and when it was last heard."""
+    """A run that this device takes part in.
 
-    resident: Resident
+    Attributes:
+        app, context: its app, and the context kept for it.
+        heard: when it was last heard.
+        resident: its process, from its first message on.
+        name: the name of the state that the process may write, where that is confined.
+    """
+
+    app: App
     context: Context
     heard: float
+    resident: Resident | None = None
+    name: str = ""
 
 
 class Answers:
@@ -115,7 +124,13 @@ class Answers:
     def end(self, idle: float = 0.0) -> None:
         """End the processes of all runs that were silent for ``idle`` seconds."""
         for run_id in [one for one, run in self.runs.items() if time.monotonic() - run.heard >= idle]:
-            self.runs.pop(run_id).resident.end()
+            self._end(run_id)
+
+    def _end(self, run_id: int) -> None:
+        """End the process of a run, if it has one."""
+        if (resident := self.runs.pop(run_id).resident) is not None:
+            resident.end()
+        self._owner.ended(run_id)
 
     def _reply(self, message: Message) -> Message:
         run_id = message.metadata.run_id
@@ -134,8 +149,17 @@ class Answers:
 
     def _carried_out(self, message: Message, run: _Run) -> Message:
         """Have the process of a run carry out a message; if it dies, the reply is an error."""
+        name, cell, data = self._owner.room(message)
+        if run.resident is not None and run.name != name:  # by now it is known where its state lies
+            run.resident.end()
+            run.resident = None
+        if run.resident is None:
+            run.resident, run.name = Resident(run.app, cell), name
+        own = {"data-path": data} if data else {}
+        context = replace(run.context, node_config={**run.context.node_config, **own})
         try:
-            reply, run.context = run.resident.answer(message, run.context)
+            reply, after = run.resident.answer(message, context, self._owner.watch(message))
+            run.context = replace(after, node_config=run.context.node_config)
         except DiedError as error:
             log.error("%s", error)
             reply = Message(Error(ErrorCode.CLIENT_APP_CRASHED, str(error)), reply_to=message)
@@ -145,14 +169,14 @@ class Answers:
 
     def _present(self, run_id: int) -> _Run | None:
         """Return a run whose process lives; one that has died between two messages is forgotten."""
-        if run_id in self.runs and not self.runs[run_id].resident.alive:
-            self.runs.pop(run_id).resident.end()
+        if run_id in self.runs and (resident := self.runs[run_id].resident) is not None and not resident.alive:
+            self._end(run_id)
         if run_id in self.runs:
             self.runs.move_to_end(run_id)
         return self.runs.get(run_id)
 
     def _begin(self, run_id: int) -> _Run | None:
-        """Start the process of a run; None if this device does not trust its app."""
+        """Return a run that may use this device; None if its app is signed by nobody whom the device trusts."""
         found = self._link.app(run_id, self._owner.trust)
         if found is None:
             log.error("run %d: its app has no signature of any of the --trusted-entities", run_id)
@@ -161,6 +185,6 @@ class Answers:
         self._owner.admit(run_id, context.run_config, account)
         context.state = self._states.get(context.series_id, context.state)
         while len(self.runs) >= _RUNS:
-            self.runs.popitem(last=False)[1].resident.end()
-        self.runs[run_id] = run = _Run(Resident(app), context, time.monotonic())
+            self._end(next(iter(self.runs)))
+        self.runs[run_id] = run = _Run(app, context, time.monotonic())
         return run

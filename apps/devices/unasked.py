@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from flwr.app import Message, RecordDict
 
+from florilegium.owner.confine.cell import Cell
 from florilegium.owner.denied import DeniedError
 
 
@@ -21,6 +22,15 @@ class Owner(Protocol):
 
     def ask(self, message: Message) -> Any:
         """Return what a request asks for; raise :class:`DeniedError` if it may not."""
+
+    def room(self, message: Message) -> tuple[str, Cell | None, str]:
+        """Return the name of a run's state, what its process is confined to, and where it finds the data."""
+
+    def watch(self, message: Message) -> Callable[[], None] | None:
+        """Return a function that raises :class:`DeniedError` once a request has to end."""
+
+    def ended(self, run_id: int) -> None:
+        """Learn that the process of a run has ended."""
 
     def leave(self, message: Message, asked: Any, content: RecordDict) -> RecordDict:
         """Return what may leave of a reply; raise :class:`DeniedError` if nothing may."""
@@ -43,6 +53,16 @@ class Unasked:
 
     def ask(self, message: Message) -> None:
         """Let every request be carried out."""
+
+    def room(self, message: Message) -> tuple[str, Cell | None, str]:
+        """Confine nothing."""
+        return "", None, ""
+
+    def watch(self, message: Message) -> None:
+        """Let a request take as long as it takes."""
+
+    def ended(self, run_id: int) -> None:
+        """Keep what the run has left."""
 
     def leave(self, message: Message, asked: None, content: RecordDict) -> RecordDict:
         """Return the whole reply."""

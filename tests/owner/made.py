@@ -70,7 +70,7 @@ def made(folder: Path, text: str = HEAD + TRAIN + TEST) -> Home:
 
 def kept(home: Home, now: datetime = NOW) -> Keeper:
     """Return the owner's keeper, whose clock stands."""
-    return Keeper(home, CLIENT, defaults(), lambda: now)
+    return Keeper(home, CLIENT, defaults(), now=lambda: now)
 
 
 def begun(folder: Path, text: str = HEAD + TRAIN + TEST, **config: Value) -> Keeper:

@@ -52,7 +52,7 @@ def raises(message, context):
     raise RuntimeError("row 7 is 3.25")
 
 def dies(message, context):
-    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(7)
 """
 
 
@@ -82,10 +82,14 @@ def answered(
     app = bundled(folder / "fab", lie, PROJECT, CODE)
     home = made(
         folder / "owner",
-        text.replace('hours = ["08:00-18:00"]', 'hours = ["00:00-24:00"]').replace("2026-12-31", "2099-12-31"),
+        text.replace("rows = 20", "rows = 20\ncolumns = ['any']")
+        .replace('hours = ["08:00-18:00"]', 'hours = ["00:00-24:00"]')
+        .replace("2026-12-31", "2099-12-31"),
     )
     place = _Link(app, **(link or {}))
-    answers = Answers(place, keeper(home.folder, parse_node({"data-path": "/data", "client-id": CLIENT})))  # type: ignore[arg-type]
+    (folder / "data.csv").write_text("age,name\n30,ann\n")
+    node = {"data-path": str(folder / "data.csv"), "client-id": CLIENT, "state-dir": str(folder / "state")}
+    answers = Answers(place, keeper(home.folder, parse_node(node)))  # type: ignore[arg-type]
     try:
         for message in messages:
             answers.give(message, None)
@@ -122,7 +126,7 @@ def test_an_app_that_claims_a_small_norm_is_bounded(tmp_path: Path) -> None:
 def test_why_an_app_fails_stays_on_the_device(tmp_path: Path, lie: str) -> None:
     (one, two), home = answered(tmp_path, lie, request(), request(round=2))
     assert [reply.error.reason for reply in (one, two)] == ["it failed; the device's log says why"] * 2
-    assert ("row 7" if lie == "raises" else "SIGKILL") in entries(home, "failed")[0]["why"]
+    assert ("row 7" if lie == "raises" else "exit code 7") in entries(home, "failed")[0]["why"]
 
 
 def test_a_run_that_is_not_allowed_gets_no_process(tmp_path: Path) -> None:
@@ -152,5 +156,10 @@ def test_a_report_refuses_nothing_and_logs_all(tmp_path: Path) -> None:
 
 def test_the_owners_folder_is_out_of_reach(tmp_path: Path) -> None:
     home = made(tmp_path / "data" / "owner")
+    node = {"data-path": "/nowhere", "client-id": CLIENT, "state-dir": "/nowhere"}
     with pytest.raises(ConfigurationError, match="lies in data-path"):
-        keeper(home.folder, parse_node({"data-path": str(tmp_path / "data"), "client-id": CLIENT}))
+        keeper(home.folder, parse_node({**node, "data-path": str(tmp_path / "data")}))
+    with pytest.raises(ConfigurationError, match="lies in state-dir"):
+        keeper(home.folder, parse_node({**node, "state-dir": str(tmp_path)}))
+    with pytest.raises(ConfigurationError, match="needs state-dir"):
+        keeper(home.folder, parse_node({**node, "state-dir": ""}))

@@ -1,0 +1,103 @@
+"""The cells of a device's runs: the folders of each, and how long and how much it may work there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from florilegium.common.settings import NAME
+from florilegium.owner.confine.cell import Cell
+from florilegium.owner.denied import DeniedError
+from florilegium.owner.policy import Limits, Policy
+from florilegium.owner.view import View
+
+_SHARED = ("_frozen", "_privacy")
+"""Folders of the state that all runs of a device share: frozen parameters, and the account of ``max-epsilon``."""
+_SCRATCH = "_scratch"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Makes the cells.
+
+    Attributes:
+        state: the device's ``state-dir``.
+        data: its data; None: a function yields them.
+        view: the columns of them that may be read; None: all.
+        readable: other files that its settings name.
+    """
+
+    state: Path
+    data: Path | None
+    view: View | None
+    readable: Sequence[Path]
+
+    def cell(self, run_id: int, run: str, policy: Policy) -> Cell:
+        """Return the cell of a run's process, whose folders are made.
+
+        Args:
+            run_id: the run, as the SuperLink numbers it.
+            run: its name; "" as long as no request has told it: then nothing may be written but scratch files.
+            policy: the policy.
+        """
+        if run and not re.fullmatch(NAME, run):
+            raise DeniedError("message", f"'{run[:80]}' is not the name of a run")
+        scratch = self.scratch(run_id)
+        writable = [self.state / name for name in (*_SHARED, *([run] if run else []))]
+        for folder in (scratch, *writable):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place = self.place()
+        readable = [str(path.resolve()) for path in (*self.readable, *([place] if place else []))]
+        limits = policy.limits
+        return Cell(
+            tuple(readable), tuple(map(str, writable)), str(scratch), limits.memory, limits.disk, limits.files,
+            limits.processes, policy.strict,
+        )  # fmt: skip
+
+    def scratch(self, run_id: int) -> Path:
+        """Return the folder for a run's temporary files."""
+        return self.state / _SCRATCH / str(run_id)
+
+    def place(self) -> Path | None:
+        """Return where a run's process finds the data; None: where the device's settings say."""
+        return self.view.made() if self.view else self.data
+
+    def clear(self, run_id: int) -> None:
+        """Delete a run's temporary files."""
+        shutil.rmtree(self.scratch(run_id), ignore_errors=True)
+
+    def watch(self, run_id: int, run: str, limits: Limits) -> Callable[[], None]:
+        """Return a function that raises :class:`DeniedError` once a request has taken too long, or too much space."""
+        deadline = time.monotonic() + limits.seconds
+        folders = [self.scratch(run_id), *([self.state / run] if run else [])]
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise DeniedError("limits.seconds", f"no reply after {limits.seconds:g} s")
+            size = sum(map(_size, folders))
+            if size > limits.disk * 1_000_000:
+                raise DeniedError("limits.disk", f"the run keeps {size / 1e6:.0f} MB; at most {limits.disk}")
+
+        return check
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes that the files of a folder take on disk."""
+    return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in _entries(folder))
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _entries(Path(entry.path))
+                else:
+                    yield entry
+    except OSError:
+        return  # a run removes files at the same time
