@@ -19,6 +19,25 @@ from florilegium.owner.view import View
 _SHARED = ("_frozen", "_privacy")
 """Folders of the state that all runs of a device share: frozen parameters, and the account of ``max-epsilon``."""
 _SCRATCH = "_scratch"
+_BESIDES = 4_000_000
+"""Bytes that a process may return besides arrays."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the process of a run has for a request.
+
+    Attributes:
+        name: the name of the run's state; a process that was made for another does not suit the request.
+        cell: what it is confined to; None: nothing.
+        data: where it finds the device's data; "": where the device's settings say.
+        most: the most bytes that it may return; None: any number.
+    """
+
+    name: str = ""
+    cell: Cell | None = None
+    data: str = ""
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +55,11 @@ class Cells:
     data: Path | None
     view: View | None
     readable: Sequence[Path]
+
+    def room(self, run_id: int, run: str, policy: Policy) -> Room:
+        """Return what the process of a run has (arguments as for :meth:`cell`)."""
+        most = max((rule.bytes for rule in policy.reply), default=0) + _BESIDES
+        return Room(run, self.cell(run_id, run, policy), str(self.place() or ""), most)
 
     def cell(self, run_id: int, run: str, policy: Policy) -> Cell:
         """Return the cell of a run's process, whose folders are made.

@@ -12,6 +12,7 @@ from florilegium.owner.keys import make_key, read_key
 from florilegium.owner.log import Log
 from florilegium.owner.owned import check_owned
 from florilegium.owner.policy import Policy, read_policy
+from florilegium.owner.withdrawn import withdraw
 
 POLICY = "policy.toml"
 
@@ -59,6 +60,15 @@ class Home:
         """Return the key that signs the log; it is made when it is first needed."""
         path = self.folder / "log.key"
         return read_key(path) if path.exists() else make_key(path)
+
+    def withdraw(self, *, run: str = "", app: str = "", everything: bool = False) -> None:
+        """Withdraw from a run, an app, or all, and log it: nothing of it is finished, or begins again.
+
+        Raises:
+            DataError: if that cannot be written down.
+        """
+        withdraw(self.withdrawn_file, run=run, app=app, everything=everything)
+        self.log().add("withdrawn", run=run, app=app, everything=everything)
 
     def log(self) -> Log:
         """Return the log, to write to."""

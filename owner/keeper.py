@@ -15,6 +15,7 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
+from florilegium.clients.core.wire import REFUSED
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.foreign import printable
 from florilegium.common.settings import Value
@@ -22,8 +23,7 @@ from florilegium.owner import asked as requests
 from florilegium.owner.account import Account
 from florilegium.owner.admission import check_app, check_run, check_time
 from florilegium.owner.asked import ROSTER, Asked
-from florilegium.owner.cells import Cells
-from florilegium.owner.confine.cell import Cell
+from florilegium.owner.cells import Cells, Room
 from florilegium.owner.confine.probe import probe
 from florilegium.owner.denied import DeniedError
 from florilegium.owner.gate import FAILED, Leaving, passed
@@ -156,21 +156,18 @@ class Keeper:
                 self._account.ask(asked)
         return asked
 
-    def room(self, message: Message) -> tuple[str, Cell | None, str]:
-        """Return what the process of a run has: the name of its state, its cell, and where it finds the data.
-
-        A process whose state has another name than this does not suit the message.
+    def room(self, message: Message) -> Room:
+        """Return what the process of a run has for a request.
 
         Raises:
             DeniedError: if the run's name is none.
         """
         run_id = message.metadata.run_id
-        run = self._runs[run_id]
         if self._cells is None or self._policy.mode == "report":
-            return "", None, ""
+            return Room()
         with self._watched(run_id, "request"):
-            cell = self._cells.cell(run_id, run.name, self._policy)
-        return run.name, cell, str(self._cells.place() or "")
+            return self._cells.room(run_id, self._runs[run_id].name, self._policy)
+        return Room()
 
     def watch(self, message: Message) -> Callable[[], None]:
         """Return a function that raises :class:`DeniedError` once a request has to end before it has a reply."""
@@ -227,7 +224,7 @@ class Keeper:
         """Return what a server learns of a refusal."""
         how = self._policy.tell
         line = "" if how == "nothing" else f": policy, {error.line}"
-        return f"the owner of this device has refused{line}" + (f": {error.why}" if how == "reason" else "")
+        return f"{REFUSED}{line}" + (f": {error.why}" if how == "reason" else "")
 
     def _missing(self) -> list[str]:
         """Return what of the isolation cannot be enforced on this machine, after telling it.

@@ -97,7 +97,7 @@ class Limits(Section):
         run_bytes, day_bytes: the most bytes that leave the device for one run, and on one day.
         seconds: the longest time that a request may take.
         memory: MB that a run's processes may each hold; disk: MB that they may keep.
-        files: open files; processes: processes and threads of a run at a time.
+        files: open files; processes: 0: a run starts none, only threads; else it may.
     """
 
     until: datetime.date
@@ -108,7 +108,7 @@ class Limits(Section):
     memory: int = Field(8192, ge=64)
     disk: int = Field(4096, ge=1)
     files: int = Field(1024, ge=64)
-    processes: int = Field(256, ge=1)
+    processes: int = Field(0, ge=0)
 
 
 class Budget(Section):

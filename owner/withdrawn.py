@@ -1,4 +1,4 @@
-"""What an owner has withdrawn: runs, apps, or all. Nothing of it is finished, and nothing of it begins again."""
+"""What an owner has withdrawn from: runs, apps, or all. Nothing of it is finished, and nothing of it begins again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_withdrawn(path: Path) -> Withdrawn:
 
 
 def withdraw(path: Path, *, run: str = "", app: str = "", everything: bool = False) -> Withdrawn:
-    """Add a run, an app or everything to what was withdrawn, and return all of it."""
+    """Add a run, an app or everything to what the owner has withdrawn from, and return all of it."""
     before = read_withdrawn(path)
     after = Withdrawn(
         before.runs | ({run} if run else set()), before.apps | ({app} if app else set()),

@@ -148,13 +148,23 @@ def forget(
     state_dir: StateDir,
     client: Client = "",
     yes: Annotated[bool, typer.Option("--yes", help="delete without confirmation")] = False,
+    owner: Annotated[
+        Path | None, typer.Option(help="the owner's folder: the device also withdraws from the run, and logs this")
+    ] = None,
 ) -> None:
     """Delete everything that the device keeps of a run: models, heads, and the privacy account."""
     from florilegium.apps.devices.stored_runs import forget as delete
     from florilegium.apps.devices.stored_runs import kept
+    from florilegium.owner.home import open_home
 
+    home = open_home(owner) if owner else None
     folders = "\n".join(str(one.folder) for one in kept(state_dir, run, client))
     if not yes:
         typer.confirm(f"{folders}\nDelete all of it?", abort=True)
-    for folder in delete(state_dir, run, client):
+    if home is not None:
+        home.withdraw(run=run)  # first, so that nothing of it is written again
+    gone = delete(state_dir, run, client)
+    if home is not None:
+        home.log().add("forgotten", run=run, folders=[str(folder) for folder in gone])
+    for folder in gone:
         print(folder)

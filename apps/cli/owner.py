@@ -123,6 +123,23 @@ def explain(
     print("the policy allows this configuration")
 
 
+@policy.add("florilegium device policy withdraw /etc/florilegium/owner --run RUN")
+def withdraw(
+    folder: Folder,
+    run: Annotated[str, typer.Option(help="the name of a run")] = "",
+    app: Annotated[str, typer.Option(help="the hash of an app's bundle")] = "",
+    everything: Annotated[bool, typer.Option("--everything", help="from all runs")] = False,
+) -> None:
+    """Withdraw from a run, an app or all: the device finishes nothing of it, and nothing of it begins again."""
+    from florilegium.common.errors import ConfigurationError
+    from florilegium.owner.home import open_home
+
+    if [bool(run), bool(app), everything].count(True) != 1:
+        raise ConfigurationError("name one of --run, --app and --everything")
+    open_home(folder).withdraw(run=run, app=app, everything=everything)
+    print(f"withdrawn from {run or app or 'everything'}")
+
+
 @logs.add("florilegium device log show /etc/florilegium/owner --refused", name="show")
 def show_log(
     folder: Folder,

@@ -149,13 +149,13 @@ class Answers:
 
     def _carried_out(self, message: Message, run: _Run) -> Message:
         """Have the process of a run carry out a message; if it dies, the reply is an error."""
-        name, cell, data = self._owner.room(message)
-        if run.resident is not None and run.name != name:  # by now it is known where its state lies
+        room = self._owner.room(message)
+        if run.resident is not None and run.name != room.name:  # by now it is known where its state lies
             run.resident.end()
             run.resident = None
         if run.resident is None:
-            run.resident, run.name = Resident(run.app, cell), name
-        own = {"data-path": data} if data else {}
+            run.resident, run.name = Resident(run.app, room.cell, room.most), room.name
+        own = {"data-path": room.data} if room.data else {}
         context = replace(run.context, node_config={**run.context.node_config, **own})
         try:
             reply, after = run.resident.answer(message, context, self._owner.watch(message))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from flwr.app import Message, RecordDict
 
-from florilegium.owner.confine.cell import Cell
+from florilegium.owner.cells import Room
 from florilegium.owner.denied import DeniedError
 
 
@@ -23,8 +23,8 @@ class Owner(Protocol):
     def ask(self, message: Message) -> Any:
         """Return what a request asks for; raise :class:`DeniedError` if it may not."""
 
-    def room(self, message: Message) -> tuple[str, Cell | None, str]:
-        """Return the name of a run's state, what its process is confined to, and where it finds the data."""
+    def room(self, message: Message) -> Room:
+        """Return what the process of a run has for a request."""
 
     def watch(self, message: Message) -> Callable[[], None] | None:
         """Return a function that raises :class:`DeniedError` once a request has to end."""
@@ -54,9 +54,9 @@ class Unasked:
     def ask(self, message: Message) -> None:
         """Let every request be carried out."""
 
-    def room(self, message: Message) -> tuple[str, Cell | None, str]:
+    def room(self, message: Message) -> Room:
         """Confine nothing."""
-        return "", None, ""
+        return Room()
 
     def watch(self, message: Message) -> None:
         """Let a request take as long as it takes."""

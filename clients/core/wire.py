@@ -52,6 +52,9 @@ the gradient of its last step."""
 VERSION = 2
 """Version of the messages (docs/wire.md); 1, which announced none, sent frozen parameters as the others."""
 
+REFUSED = "the owner of this device has refused"
+"""Beginning of the error with which a device refuses what its owner does not allow (docs/owner.md)."""
+
 OTHER_DATA = "the files of the data have changed since the run began"
 """Beginning of the reply of a simulation's worker that reads other data than the server."""
 

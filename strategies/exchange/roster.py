@@ -17,7 +17,7 @@ from statistics import median
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from florilegium.clients.core.wire import VERSION, Announcement, Query
+from florilegium.clients.core.wire import REFUSED, VERSION, Announcement, Query
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 from florilegium.common.settings import NAME
@@ -185,8 +185,11 @@ class Roster:
 
     @property
     def refused(self) -> list[str]:
-        """Why nodes that are online have been refused, a sentence for each that names node and client; at most 100."""
-        return [*self._refused.values()][:100]
+        """Why nodes that are online were refused, or their owners refuse, a sentence for each; at most 100."""
+        owners = [
+            f"node {n}: {failed.reason}" for n, failed in self._failed.items() if failed.reason.startswith(REFUSED)
+        ]
+        return [*self._refused.values(), *owners][:100]
 
     def refresh(self, grid: Grid, timeout: float | None = None) -> None:
         """Update the nodes and clients: query new nodes for their clients, and remove nodes that are offline.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from typer.testing import CliRunner
 
 from florilegium.apps.assembly.node_config import parse_node
+from florilegium.apps.cli.app import cli
 from florilegium.apps.devices.owned import keeper
 from florilegium.apps.devices.resident import App
 from florilegium.apps.devices.supernode import Answers
@@ -47,6 +51,11 @@ def honest(message, context):
 
 def long(message, context):
     return reply(message, value=1e12, numbers={"update-norm": 0.001})
+
+def slow(message, context):
+    if message.metadata.group_id != "quick":
+        time.sleep(300)
+    return reply(message)
 
 def raises(message, context):
     raise RuntimeError("row 7 is 3.25")
@@ -163,3 +172,55 @@ def test_the_owners_folder_is_out_of_reach(tmp_path: Path) -> None:
         keeper(home.folder, parse_node({**node, "state-dir": str(tmp_path)}))
     with pytest.raises(ConfigurationError, match="needs state-dir"):
         keeper(home.folder, parse_node({**node, "state-dir": ""}))
+
+
+def test_a_withdrawn_run_is_not_finished(tmp_path: Path) -> None:
+    """The owner withdraws while the app works: its process ends, nothing leaves, and nothing of it begins again."""
+    home = made(tmp_path / "owner", HEAD)
+
+    def withdraw() -> None:
+        while "run" not in [entry["what"] for entry in entries(home)]:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        home.withdraw(run="trial")
+
+    home.log().add("made")
+    thread = Thread(target=withdraw)
+    thread.start()
+    begun = time.monotonic()
+    (one, two), _ = answered(tmp_path, "slow", request(), request(round=2))
+    thread.join()
+    assert time.monotonic() - begun < 60
+    assert (
+        one.error.reason
+        == two.error.reason
+        == ("the owner of this device has refused: policy, withdrawn: the owner has withdrawn from run 'trial'")
+    )
+    assert not entries(home, "reply")
+
+
+@pytest.mark.parametrize("option", [("--run", "trial"), ("--everything",), ("--app", "")])
+def test_what_is_withdrawn_does_not_begin_again(tmp_path: Path, option: tuple[str, ...]) -> None:
+    (first,), home = answered(tmp_path, "honest", request())
+    assert not first.has_error()
+    words = [word or entries(home, "run")[0]["app"] for word in option]
+    done = CliRunner().invoke(cli, ["device", "policy", "withdraw", str(home.folder), *words])
+    assert done.exit_code == 0, done.output
+    (again,), _ = answered(tmp_path, "honest", request(round=2))
+    assert "policy, withdrawn" in again.error.reason
+    assert entries(home, "withdrawn")
+
+
+def test_a_forgotten_run_is_deleted_and_logged(tmp_path: Path) -> None:
+    home, state = made(tmp_path / "owner"), tmp_path / "state"
+    for run in ("trial", "other"):
+        (state / run / CLIENT).mkdir(parents=True)
+        (state / run / CLIENT / "state-000001-0-abc.safetensors").write_bytes(b"")
+    words = ["device", "forget", "trial", "--state-dir", str(state), "--yes", "--owner", str(home.folder)]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert [one.name for one in state.iterdir()] == ["other"]
+    (entry,) = entries(home, "forgotten")
+    assert entry["folders"] == done.output.split() == [str(state / "trial" / CLIENT), str(state / "trial")]
+    (one,), _ = answered(tmp_path, "honest", request())
+    assert "withdrawn from run 'trial'" in one.error.reason
