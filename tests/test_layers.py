@@ -32,6 +32,7 @@ FLOORS = {
     ),
     "clients": ("hyper", "core", "layers", "node", "clustering", "families", "statistics"),
     "models": ("statistics",),
+    "owner": ("confine",),
     "partitions": ("partitioners", "sources"),
     "privacy": ("secure_sum",),
     "research": ("attacks", "board", "ledger", "studies"),
