@@ -29,7 +29,7 @@ from florilegium.apps.devices.frames import FrameError, receive, send
 from florilegium.apps.devices.guard import Guard
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.places import short_temporary_folder
-from florilegium.owner.confine.cell import Cell
+from florilegium.owner.confine.cell import Cell, kept_environment
 from florilegium.strategies.exchange.flower_inside import ErrorCode, update_console_handler
 
 log = logging.getLogger("flwr")
@@ -61,15 +61,25 @@ class LoadError(Exception):
     """The app of a run cannot be loaded."""
 
 
-def prepare() -> None:
+def prepare(*, confined: bool = False) -> None:
     """Start the process that the processes of runs are forked from.
+
+    Args:
+        confined: whether they must not know this process's environment, which may hold secrets.
 
     Raises:
         ConfigurationError: if ``TMPDIR`` is too long for its socket.
     """
     tempfile.tempdir = short_temporary_folder()
     multiprocessing.set_forkserver_preload(_PRELOADED)
-    forkserver.ensure_running()
+    before = dict(os.environ)
+    if confined:  # what a process was started with stays in its memory
+        os.environ.clear()
+        os.environ.update(kept_environment(before))
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.update(before)
 
 
 class Resident:

@@ -52,7 +52,7 @@ def serve(options: Sequence[str], owner: Owner = UNASKED) -> None:
             f"{wrong[0]}: leave it out; `florilegium device serve` opens no port and installs no packages"
         )
     update_console_handler(timestamps=True)
-    prepare()
+    prepare(confined=owner is not UNASKED)
     with connected(options) as link:
         log.info("SuperNode %d is connected", link.node)
         _take_part(link, owner)

@@ -22,8 +22,8 @@ _SYSTEM = (
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
 _SHARED_MEMORY = "/dev/shm"
 _KEPT = (
-    "PATH", "LANG", "LC_", "TZ", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", "NVIDIA", "LD_LIBRARY_PATH",
-    "VIRTUAL_ENV", "FLORILEGIUM_",
+    "HOME", "PATH", "LANG", "LC_", "TZ", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", "NVIDIA",
+    "LD_LIBRARY_PATH", "VIRTUAL_ENV", "FLORILEGIUM_",
 )  # fmt: skip
 """Beginnings of the names of environment variables that the process of a run keeps; others may hold secrets."""
 _MEGABYTE = 1_000_000
@@ -60,7 +60,7 @@ class Cell:
         """
         before = dict(os.environ)
         os.environ.clear()
-        os.environ.update(environment(before, self.scratch))
+        os.environ.update(_own_environment(before, self.scratch))
         missing = namespaces.enter()
         for what, lock in self._locks():
             try:
@@ -93,11 +93,15 @@ class Cell:
             resource.setrlimit(what, (bound, bound))
 
 
-def environment(before: Mapping[str, str], scratch: str) -> dict[str, str]:
+def kept_environment(before: Mapping[str, str]) -> dict[str, str]:
+    """Return the few variables of an environment that the process of a run may know."""
+    return {name: value for name, value in before.items() if name.startswith(_KEPT)}
+
+
+def _own_environment(before: Mapping[str, str], scratch: str) -> dict[str, str]:
     """Return the environment of a run's process: few of the variables of before, and its own folders."""
-    kept = {name: value for name, value in before.items() if name.startswith(_KEPT)}
-    return kept | {"HOME": scratch, "TMPDIR": scratch, "FLWR_HOME": str(Path(scratch) / "flwr"),
-                   "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # fmt: skip
+    own = {"HOME": scratch, "TMPDIR": scratch, "FLWR_HOME": str(Path(scratch) / "flwr")}
+    return kept_environment(before) | own | {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
 def _python() -> list[str]:

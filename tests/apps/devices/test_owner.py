@@ -84,14 +84,20 @@ class _Link:
 
 
 def answered(
-    folder: Path, lie: str, *messages: Message, text: str = HEAD + TRAIN + TEST, link: dict[str, Any] | None = None
+    folder: Path,
+    lie: str,
+    *messages: Message,
+    text: str = HEAD + TRAIN + TEST,
+    link: dict[str, Any] | None = None,
+    code: str = CODE,
+    columns: str = "any",
 ) -> tuple[list[Message], Home]:
     """Return the replies of a device to these messages, by an app that lies, and the owner's folder."""
     (folder / "fab").mkdir(exist_ok=True)
-    app = bundled(folder / "fab", lie, PROJECT, CODE)
+    app = bundled(folder / "fab", lie, PROJECT, code)
     home = made(
         folder / "owner",
-        text.replace("rows = 20", "rows = 20\ncolumns = ['any']")
+        text.replace("rows = 20", f"rows = 20\ncolumns = ['{columns}']")
         .replace('hours = ["08:00-18:00"]', 'hours = ["00:00-24:00"]')
         .replace("2026-12-31", "2099-12-31"),
     )
