@@ -46,7 +46,9 @@ def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]
     assembly = assemble(config | device.copies(config), one_thread=False)
     s = assembly.settings
     limit_threads(device.threads, sum(array.size for array in assembly.whole.values()))
-    allowance = allowance_of(device, s.privacy.unit)
+    client_class = assembly.method.client_class()
+    unit = s.privacy.unit if s.privacy.unit != "none" else client_class.own_unit(assembly.hyper)
+    allowance = allowance_of(device, unit)
     own = own_data(
         device,
         dataset_of(s),
@@ -54,7 +56,7 @@ def _host(run_config: str, node_config: str, data: str = "") -> tuple[Host, str]
         embeddings=s.embeddings,
         cache_dir=s.cache_dir,
         duplicates=s.duplicates,
-        by_column=assembly.method.client_class().by_column,
+        by_column=client_class.by_column,
     )
     return assembly.host(
         DeviceClient(device.client_id, own, allowance, device.capacity, identity_of(device)), device.state_dir

@@ -160,6 +160,11 @@ class BaseClient(NumPyClient):
         return ""
 
     @classmethod
+    def own_unit(cls, hyper: Any) -> str:
+        """Return the unit that noise of the clients protects, where ``privacy.unit`` is "none"; "none": no noise."""
+        return "none"
+
+    @classmethod
     def own_start(cls, hyper: Any) -> str:
         """Return which parts of clients' models start from the run's seed even with ``init``, "" if none do."""
         return ""

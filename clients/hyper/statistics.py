@@ -39,6 +39,11 @@ class GLMHyper(Section):
     privacy_unit: Literal["example", "none"] = key("none", "unit that the guarantee protects; `none`: no noise")
     epsilon: float = key(1.0, "ε of the whole run", gt=0, where="glm.privacy-unit!=none")
     delta: float = key(1e-06, "δ of the whole run", gt=0, le=MOST_DELTA, where="glm.privacy-unit!=none")
+    noise: Literal["server", "client"] = key(
+        "server",
+        "who adds the noise: the server, to exact sums; or each client, to its own ([more](methods/glm.md#privacy))",
+        where="glm.privacy-unit!=none",
+    )
     clip: float = key(
         3.0,
         "private runs: norm to which the encoded inputs of a row are clipped, with a 1 for the intercept",
@@ -53,7 +58,8 @@ class GLMHyper(Section):
     )
     target_bound: float = key(
         0.0,
-        "private linear models: absolute value to which targets are clipped, known without the data",
+        "private linear and Poisson models: bound to which targets, and means of counts, are clipped, known without "
+        "the data",
         ge=0,
         where="glm.privacy-unit!=none",
     )
@@ -105,6 +111,11 @@ class DescribeHyper(Section):
     privacy_unit: Literal["example", "none"] = key("none", "unit that the guarantee protects; `none`: no noise")
     epsilon: float = key(1.0, "ε of the whole run", gt=0, where="describe.privacy-unit!=none")
     delta: float = key(1e-06, "δ of the whole run", gt=0, le=MOST_DELTA, where="describe.privacy-unit!=none")
+    noise: Literal["server", "client"] = key(
+        "server",
+        "who adds the noise: the server, to exact sums; or each client, to its own ([more](methods/glm.md#privacy))",
+        where="describe.privacy-unit!=none",
+    )
 
     def check_with(self, settings: Any) -> None:
         """Check that all clients take part, and that noise is added to sums over them.

@@ -5,6 +5,7 @@ Where each client is described by itself, it hides what is too small before anyt
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from hashlib import blake2b
 
@@ -15,12 +16,14 @@ from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.statistics import DescribeHyper
+from florilegium.clients.statistics.private import charge, noisy, own_unit
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
 from florilegium.models.statistics import exact
 from florilegium.models.statistics.suppression import hidden, shown
 from florilegium.partitions.described_columns import Described, columns_of
 from florilegium.partitions.loading import dataset_of
+from florilegium.privacy.accounting import multiplier
 
 Array = NDArray[np.float64]
 
@@ -40,6 +43,11 @@ class DescribeClient(BaseClient):
     augments = False
     by_column = True
     hyper: DescribeHyper
+
+    @classmethod
+    def own_unit(cls, hyper: DescribeHyper) -> str:
+        """Return the unit that clients' own noise protects; "none" if they add none."""
+        return own_unit(hyper)
 
     @phase
     def moments(self, arrays: Arrays) -> Answer:
@@ -77,8 +85,13 @@ class DescribeClient(BaseClient):
             table = one.count(self._x, self._y, next(center) if numbers else 0, next(scale) if numbers else 1)
             table = np.zeros_like(table) if one.name in self.data.terms.lacking else table
             tables.append(shown(table, self.hyper.min_count) if self.hyper.by_client else table)
+        cells, h = np.concatenate(tables), self.hyper
+        if h.privacy_unit != "none":
+            each = multiplier("gaussian", h.epsilon, h.delta)
+            charge(self, h, each, 1)
+            cells = noisy(self, h, "cells", cells, math.sqrt(len(self._columns)) * each)
         lacking = np.array([float(one.name in self.data.terms.lacking) for one in self._columns])
-        return Answer({"cells": np.concatenate(tables), "lacking": lacking}, len(self._x))
+        return Answer({"cells": cells, "lacking": lacking}, len(self._x))
 
     @phase
     def extremes(self, arrays: Arrays) -> Answer:

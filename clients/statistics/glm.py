@@ -18,6 +18,8 @@ from florilegium.clients.core.phases import phase
 from florilegium.clients.core.training_facts import Training
 from florilegium.clients.core.wire import BESIDE
 from florilegium.clients.hyper.statistics import GLMHyper
+from florilegium.clients.statistics.private import charge, noisy, own_unit
+from florilegium.clients.statistics.private_glm import each_of, private_family, scales_of
 from florilegium.common.errors import RunError
 from florilegium.common.text import listed
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays
@@ -49,6 +51,11 @@ class GLMClient(BaseClient):
     by_column = True
     hyper: GLMHyper
 
+    @classmethod
+    def own_unit(cls, hyper: GLMHyper) -> str:
+        """Return the unit that clients' own noise protects; "none" if they add none."""
+        return own_unit(hyper)
+
     @phase
     def moments(self, arrays: Arrays) -> Answer:
         """Return ``moments`` (3, 2 + d + m): exact parts of the sums of 1, w, w·x and w·y (``exact.py``)."""
@@ -71,8 +78,10 @@ class GLMClient(BaseClient):
         if self._private:
             rows = self._kept_rows(arrays, scaled=True)
             y = np.clip(rows.y / self.hyper.target_bound, -1, 1)
-            joint = clip_rows(np.column_stack([rows.z, y]), self.hyper.clip)
-            return self._sent(rows, {"products": joint.T @ joint})
+            joint, h = clip_rows(np.column_stack([rows.z, y]), self.hyper.clip), self.hyper
+            charge(self, h, multiplier := each_of(h, "linear"), 1)
+            products = noisy(self, h, "products", joint.T @ joint, multiplier * h.clip**2)
+            return self._sent(rows, {"products": products})
         rows = self._kept_rows(arrays, scaled=False)
         centred = (rows.z - arrays["center"]) / arrays["scale"]
         if self._own and rows.weights.any():
@@ -89,8 +98,13 @@ class GLMClient(BaseClient):
         """
         rows, θ, family = self._kept_rows(arrays, scaled=True), arrays["theta"], self._family
         if self._private:
-            found = sums(family, rows, θ)
-            return self._sent(rows, {"gradient": found["gradient"], "hessian": found["hessian"]})
+            h, family = self.hyper, private_family(self.hyper, self.task.family)
+            found, scales = sums(family, rows, θ), scales_of(h, family, self.task.family)
+            charge(self, h, each_of(h, self.task.family), 2)
+            return self._sent(rows, {
+                name: noisy(self, h, name, found[name], scale)
+                for name, scale in zip(("gradient", "hessian"), scales, strict=True)
+            })  # fmt: skip
         found, shift, α = sums(family, rows, θ, own=self._own), np.zeros(len(θ)), np.zeros(len(θ))
         if self._own:
             α = intercept(family, rows, θ)
@@ -218,7 +232,9 @@ class GLMClient(BaseClient):
         """Return the targets (n, m): numbers, or indicators of the classes but the first."""
         y = examples.y.numpy(force=True)
         if self.task.family in ("linear", "poisson"):
-            return y.astype(np.float64).reshape(-1, 1)
+            numbers = y.astype(np.float64).reshape(-1, 1)
+            bounded = self._private and self.task.family == "poisson"
+            return np.clip(numbers, 0, self.hyper.target_bound) if bounded else numbers
         return (y[:, None] == np.arange(1, self.task.num_strata)).astype(np.float64)
 
     def _constant(self, rows: Rows) -> float:

@@ -82,6 +82,21 @@ _CHOICE = Family(
     _shares, lambda μ: μ[:, :, None] * (np.eye(μ.shape[1]) - μ[:, None, :]),
     lambda y, η: _log_sum(η) - (y * η).sum(axis=1), _log_odds, residual=2**0.5, slope_norm=0.5,
 )  # fmt: skip
+
+
+def bounded_poisson(bound: float) -> Family:
+    """Return the Poisson family with means up to ``bound``, for counts up to it, so that one row moves sums little.
+
+    The loss goes on as a line where the mean would exceed the bound, so that it stays convex.
+    """
+    top = float(np.log(bound))
+    return Family(
+        lambda η: np.exp(np.minimum(η, top)), lambda μ: np.where(μ < bound * (1 - 1e-9), μ, 0.0)[:, :, None],
+        lambda y, η: (np.exp(np.minimum(η, top)) + bound * np.maximum(η - top, 0.0) - y * η)[:, 0],
+        lambda μ: np.log(np.maximum(μ, 1e-6)), residual=bound, slope_norm=bound,
+    )  # fmt: skip
+
+
 FAMILIES: Mapping[str, Family] = {
     "linear": Family(
         lambda η: η, lambda μ: np.ones((*μ.shape, 1)), lambda y, η: 0.5 * ((y - η) ** 2)[:, 0], lambda μ: μ,

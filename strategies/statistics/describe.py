@@ -126,7 +126,9 @@ class Describe(CohortStrategy):
         lacking = parts["lacking"] > 0.5 if self.hyper.by_client else np.rint(parts["lacking"])
         tables = np.split(parts["cells"], np.cumsum([one.cells for one in self._columns])[:-1], axis=1)
         noise = self._noise() if self._private else 0.0
-        if noise:
+        if noise and self.hyper.noise == "client":
+            noise *= math.sqrt(len(names))
+        elif noise:
             tables = [table + draw(self._rng(one), "gaussian", noise, table.shape)
                       for one, table in zip(self._columns, tables, strict=True)]  # fmt: skip
         self._found = {"clients": len(names), "columns": {}, "min_count": self.hyper.min_count}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -175,7 +174,11 @@ class GLM(CohortStrategy):
             secret_generator() if self.clients.deployed
             else numpy_generator(self.settings.seed, "glm", "noise", round.number)
         )  # fmt: skip
-        self._arrays |= private.step(partial(self.ask, round), self._arrays["theta"], rng)
+
+        def ask(phase: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Arrays, int]:
+            return self.ask(round, phase, shapes), len(self._facts["members"])
+
+        self._arrays |= private.step(ask, self._arrays["theta"], rng)
 
     def _begin(self, round: Round) -> None:
         """Agree on centre and scale of the columns, and leave out those that are combinations of others."""

@@ -20,14 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.hyper.statistics import GLMHyper
+from florilegium.clients.statistics.private import symmetric
+from florilegium.clients.statistics.private_glm import each_of, private_family, releases_of, scales_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.models.parameters import Arrays
-from florilegium.models.statistics.glm import FAMILIES
-from florilegium.privacy.accounting import Release, multiplier, total
+from florilegium.privacy.accounting import Release, total
 from florilegium.privacy.noise import draw
 
-Ask = Callable[[str, Mapping[str, tuple[int, ...]]], Arrays]
-"""Has all clients carry out a phase, and returns the sums of these shapes."""
+Ask = Callable[[str, Mapping[str, tuple[int, ...]]], tuple[Arrays, int]]
+"""Has all clients carry out a phase; returns the sums of these shapes, and of how many clients they are."""
 Array = NDArray[np.float64]
 
 
@@ -43,18 +44,14 @@ class PrivateGLM:
     """
 
     def __init__(self, hyper: GLMHyper, name: str) -> None:
-        self._hyper, self._linear, self._family = hyper, name == "linear", FAMILIES[name]
-        if name == "poisson":
+        self._hyper, self._name, self._linear = hyper, name, name == "linear"
+        if name in ("linear", "poisson") and not hyper.target_bound:
             raise ConfigurationError(
-                "glm.privacy-unit: one row of a Poisson model can move its sums by any amount; private are linear, "
-                "logistic and multinomial models"
+                f"glm.target-bound: a private {name} model needs a bound of its targets that does not come from the "
+                "data, since one row could move its sums by any amount"
             )
-        if self._linear and not hyper.target_bound:
-            raise ConfigurationError(
-                "glm.target-bound: a private linear model needs a bound of its targets that does not come from the data"
-            )
-        self._releases = 1 if self._linear else 2 * hyper.steps
-        self._each = sqrt(self._releases) * multiplier("gaussian", hyper.epsilon, hyper.delta)
+        self._family = private_family(hyper, name)
+        self._releases, self._each = releases_of(hyper, name), each_of(hyper, name)
 
     def begin(self, rounds: int, *, resumed_on_devices: bool) -> None:
         """Check that a run of this many rounds may begin, or go on.
@@ -91,43 +88,58 @@ class PrivateGLM:
         return {"center": np.zeros(d), "scale": np.ones(d), "theta": np.zeros((m, d + 1)), "intercepts": np.zeros(m)}
 
     def step(self, ask: Ask, θ: Array, rng: np.random.Generator) -> Arrays:
-        """Return ``theta`` after one more step, and its ``covariance``; ``rng`` draws the noise."""
+        """Return ``theta`` after one more step, and its ``covariance``; ``rng`` draws the server's noise."""
+        by_clients = self._hyper.noise == "client"
         if self._linear:
             q = θ.shape[1] + 1
-            products = ask("products", {"products": (q, q)})["products"]
-            return linear(products, self._each * self._hyper.clip**2, self._hyper.target_bound, rng)
-        found, R = ask("newton", {"gradient": (θ.size,), "hessian": (θ.size, θ.size)}), self._hyper.clip
-        scales = self._each * self._family.residual * R, self._each * self._family.slope_norm * R**2
-        return newton(found["gradient"], found["hessian"], θ, scales, rng)
+            found, clients = ask("products", {"products": (q, q)})
+            wider = sqrt(clients) if by_clients else 1.0
+            scale = wider * self._each * self._hyper.clip**2
+            return linear(found["products"], scale, self._hyper.target_bound, None if by_clients else rng)
+        found, clients = ask("newton", {"gradient": (θ.size,), "hessian": (θ.size, θ.size)})
+        wider = sqrt(clients) if by_clients else 1.0
+        first, second = (wider * scale for scale in scales_of(self._hyper, self._family, self._name))
+        step = newton(found["gradient"], found["hessian"], θ, (first, second), None if by_clients else rng)
+        return step | {"theta": _from_zero(step["theta"])} if self._name == "poisson" and not θ.any() else step
 
 
-def newton(gradient: Array, hessian: Array, θ: Array, scales: tuple[float, float], rng: np.random.Generator) -> Arrays:
+def _from_zero(θ: Array) -> Array:
+    """Return where a Poisson fit goes on after its first step, from 0, where all means are 1.
+
+    That step finds the mean of the counts, 1 + θ₀, and linear slopes of it; means are exponentials.
+    """
+    mean = max(1.0 + float(θ[0, 0]), 1e-3)
+    return np.concatenate([[np.log(mean)], θ[0, 1:] / mean])[None]
+
+
+def newton(
+    gradient: Array, hessian: Array, θ: Array, scales: tuple[float, float], rng: np.random.Generator | None
+) -> Arrays:
     """Return ``theta`` after a step of sums with noise, and its ``covariance``.
 
     Args:
         gradient, hessian: sums over all rows at θ, (k,) and (k, k).
         θ: the parameters, (m, q) with m·q = k.
         scales: standard deviations of the noise on gradient and Hessian.
-        rng: draws the noise.
+        rng: draws the noise; None: the sums have it already.
     """
-    noisy = gradient + draw(rng, "gaussian", scales[0], gradient.shape)
+    noisy = gradient if rng is None else gradient + draw(rng, "gaussian", scales[0], gradient.shape)
     inverse, hessian = _inverse(hessian, scales[1], rng)
     step = inverse @ noisy
     reach = scales[0] ** 2 + scales[1] ** 2 * float(np.trace(inverse @ inverse)) * scales[0] ** 2
     return {"theta": θ + step.reshape(θ.shape), "covariance": inverse + reach * inverse @ inverse}
 
 
-def linear(products: Array, scale: float, bound: float, rng: np.random.Generator) -> Arrays:
+def linear(products: Array, scale: float, bound: float, rng: np.random.Generator | None) -> Arrays:
     """Return ``theta`` (1, q) of a linear model from products (q + 1, q + 1) with noise, and its ``covariance``.
 
     Args:
         products: Σ vvᵀ of the rows v = (1, x, y/bound).
         scale: standard deviation of the noise.
         bound: B; the products are of y/B.
-        rng: draws the noise.
+        rng: draws the noise; None: the products have it already.
     """
-    noise = _symmetric(draw(rng, "gaussian", scale, products.shape))
-    noisy = products + noise
+    noisy = products if rng is None else products + symmetric(draw(rng, "gaussian", scale, products.shape))
     inverse, a = _bounded(noisy[:-1, :-1], scale)
     β = inverse @ noisy[:-1, -1]
     rows = max(float(noisy[0, 0]), len(β) + 2.0)
@@ -137,16 +149,10 @@ def linear(products: Array, scale: float, bound: float, rng: np.random.Generator
     return {"theta": bound * β[None], "covariance": bound**2 * covariance}
 
 
-def _symmetric(noise: Array) -> Array:
-    """Return the upper triangle of noise mirrored: a symmetric matrix is released by its upper triangle."""
-    upper = np.triu(noise)
-    result: Array = upper + np.triu(noise, 1).T
-    return result
-
-
-def _inverse(hessian: Array, scale: float, rng: np.random.Generator) -> tuple[Array, Array]:
+def _inverse(hessian: Array, scale: float, rng: np.random.Generator | None) -> tuple[Array, Array]:
     """Return the inverse of a Hessian with noise, and the Hessian."""
-    return _bounded(hessian + _symmetric(draw(rng, "gaussian", scale, hessian.shape)), scale)
+    noise = 0.0 if rng is None else symmetric(draw(rng, "gaussian", scale, hessian.shape))
+    return _bounded(hessian + noise, scale)
 
 
 def _bounded(matrix: Array, scale: float) -> tuple[Array, Array]:

@@ -147,10 +147,16 @@ def test_sums_of_two_values_give_no_count_away(run: Runs, tmp_path: Path) -> Non
     assert facts["mean"] == pytest.approx(others.mean(), rel=1e-6)
 
 
-def test_noise_is_told_and_covers(run: Runs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("noise", ["server", "client"])
+def test_noise_is_told_and_covers(run: Runs, tmp_path: Path, noise: str) -> None:
     table = _table()
     data = _write(table, tmp_path / "data")
-    keys: dict[str, Value] = {"describe.by-client": False, "describe.privacy-unit": "example", "describe.epsilon": 2.0}
+    keys: dict[str, Value] = {
+        "describe.by-client": False,
+        "describe.privacy-unit": "example",
+        "describe.epsilon": 2.0,
+        "describe.noise": noise,
+    }
     inside: list[bool] = []
     for seed in range(1, 9):
         path = run(f"seed{seed}", dataset=data, seed=seed, **keys)
@@ -164,7 +170,8 @@ def test_noise_is_told_and_covers(run: Runs, tmp_path: Path) -> None:
     assert np.mean(inside) >= 0.88  # 95 % expected, 3 % its standard error
     privacy = json.loads((path / "summary.json").read_text())["privacy"]
     assert privacy["epsilon"] == pytest.approx(2.0, rel=1e-3)
-    assert privacy["noise"] == pytest.approx(found["columns"]["sex"]["count_error"] / 1.96)
+    wider = np.sqrt(3) if noise == "client" else 1.0
+    assert wider * privacy["noise"] == pytest.approx(found["columns"]["sex"]["count_error"] / 1.96)
 
 
 def test_the_worst_problems_come_first(run: Runs, tmp_path: Path) -> None:

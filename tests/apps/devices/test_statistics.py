@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 
-from florilegium.common.errors import RunError
+from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.common.settings import Value
+from florilegium.privacy.ledger import Ledger
 from tests.runs import Runs
 
 SCHEMA = """
@@ -103,3 +104,25 @@ def test_a_run_that_waits_for_all_devices_names_the_one_that_cannot(tmp_path: Pa
         RunError, match=r"2 clients are ready, but some nodes were skipped: node 102: .*its log says why"
     ):
         Runs(tmp_path / "runs", _keys(tmp_path, "fedavg", 3))("run", nodes)
+
+
+@pytest.mark.parametrize("method", ["describe", "glm"])
+def test_devices_charge_their_accounts_with_their_own_noise(tmp_path: Path, method: str) -> None:
+    """A run of ε = 1.5 spends what an owner allows over all runs, so that a second is refused."""
+    nodes = [one | {"max-epsilon": 2.0} for one in _devices(tmp_path)]
+    keys = {**_keys(tmp_path, method, 3), f"{method}.privacy-unit": "example", f"{method}.epsilon": 1.5,
+            **({"describe.by-client": False} if method == "describe" else {})}  # fmt: skip
+    with pytest.raises(RunError, match=r"privacy.unit = 'example'|nodes were skipped"):
+        Runs(tmp_path / "runs", keys)("servers", nodes)
+    path = Runs(tmp_path / "runs", {**keys, f"{method}.noise": "client"})("own", nodes)
+    assert json.loads((path / "summary.json").read_text())["privacy"]["epsilon"] == pytest.approx(1.5, rel=1e-3)
+    for name in NAMES:
+        state = tmp_path / f"state-{name}"
+        (account,) = state.glob("**/privacy.json")
+        releases = json.loads(account.read_text())["releases"]
+        assert sum(times for _, _, times in releases) == (1 if method == "describe" else 12)
+        total = Ledger(account, 1e-6).epsilon()
+        assert total == pytest.approx(1.5, rel=2e-3)
+        assert json.loads((state / "_privacy" / f"{name}.json").read_text())["releases"] == releases
+    with pytest.raises((BudgetSpentError, RunError), match="spent"):
+        Runs(tmp_path / "runs", {**keys, f"{method}.noise": "client"})("again", nodes)

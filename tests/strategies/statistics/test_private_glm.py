@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from florilegium.clients.hyper.statistics import GLMHyper
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
-from florilegium.models.statistics.glm import FAMILIES, Rows, sums
+from florilegium.models.statistics.glm import FAMILIES, Rows, bounded_poisson, sums
 from florilegium.partitions.sources.arrays import array_dataset
 from florilegium.privacy.accounting import multiplier
 from florilegium.privacy.clipping import clip_rows
@@ -32,13 +32,13 @@ def _design(rng: np.random.Generator) -> Array:
     return clip_rows(np.column_stack([np.ones(ROWS), rng.normal(size=(ROWS, 3))]), CLIP)
 
 
-@pytest.mark.parametrize(("family", "m"), [("logistic", 1), ("multinomial", 3)])
+@pytest.mark.parametrize(("family", "m"), [("logistic", 1), ("multinomial", 3), ("poisson", 1)])
 def test_one_row_changes_sums_by_no_more_than_the_bounds(family: str, m: int) -> None:
-    rng, one = np.random.default_rng(1), FAMILIES[family]
+    rng, one = np.random.default_rng(1), bounded_poisson(7.0) if family == "poisson" else FAMILIES[family]
     largest = [0.0, 0.0]
     for _ in range(500):
         z = clip_rows(rng.normal(size=(1, 3)) * 100, CLIP)
-        y = np.eye(m + 1)[rng.integers(m + 1)][None, 1:]
+        y = np.eye(m + 1)[rng.integers(m + 1)][None, 1:] * (7.0 if family == "poisson" else 1.0)
         θ = rng.normal(size=(m, 3)) * rng.choice([0.01, 1, 100])
         found = sums(one, Rows(z, y, np.ones(1), np.zeros(1)), θ)
         largest = [
@@ -79,7 +79,33 @@ def _linear(epsilon: float) -> Iterator[tuple[Array, Array]]:
         yield found["theta"][0], np.sqrt(np.diag(found["covariance"]))
 
 
-@pytest.mark.parametrize("fits", [_logistic, _linear])
+def test_the_bounded_loss_goes_with_its_mean_and_slope() -> None:
+    """Below the bound it is the Poisson loss; everywhere its derivatives are μ − y and the slope."""
+    one, η, y = bounded_poisson(7.0), np.linspace(-3, 5, 4001)[:, None], np.full((4001, 1), 2.0)
+    loss = one.loss(y, η)
+    np.testing.assert_allclose(np.gradient(loss, η[:, 0])[1:-1], (one.mean(η) - y)[1:-1, 0], atol=1e-2)
+    low = η[:, 0] < np.log(7)
+    np.testing.assert_allclose(loss[low], FAMILIES["poisson"].loss(y, η)[low])
+    np.testing.assert_allclose(one.slope(one.mean(η))[:, 0, 0], np.where(low, np.exp(η[:, 0]), 0), rtol=1e-12)
+
+
+def _poisson(epsilon: float) -> Iterator[tuple[Array, Array]]:
+    """Yield estimates and standard errors of repeated private Poisson fits; rows count five times."""
+    hyper = GLMHyper(privacy_unit="example", epsilon=epsilon, clip=CLIP, steps=STEPS, target_bound=12.0)
+    private, family = PrivateGLM(hyper, "poisson"), bounded_poisson(12.0)
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        z = np.concatenate([_design(rng) for _ in range(5)])
+        y = np.minimum(rng.poisson(np.exp(z @ TRUE)), 12.0)[:, None]
+        rows = Rows(z, y, np.ones(len(z)), np.zeros(len(z)))
+        θ, step = np.zeros((1, 4)), {}
+        for _ in range(STEPS):
+            step = private.step(lambda phase, shapes, at=θ: (sums(family, rows, at), 3), θ, rng)  # noqa: B023
+            θ = step["theta"]
+        yield θ[0], np.sqrt(np.diag(step["covariance"]))
+
+
+@pytest.mark.parametrize("fits", [_logistic, _linear, _poisson])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_intervals_cover(fits, epsilon: float) -> None:
     """95 % intervals of 200 repetitions hold each true coefficient in 90 to 100 % of them, 93 to 99 % on the whole."""
@@ -113,8 +139,9 @@ class TestRuns:
         x = rng.normal(size=(2000, 3)).astype(np.float32)
         η = x @ TRUE[1:] + TRUE[0]
         y = (η + rng.normal(size=2000)).astype(np.float32) if task == "regression" else (η > rng.logistic(size=2000))
+        y = np.minimum(rng.poisson(np.exp(η)), 8).astype(np.float32) if task == "counts" else y
         owners = np.array(["a", "b", "c"])[rng.integers(3, size=2000)]
-        return array_dataset((x, y.astype(int) if task != "regression" else y, owners), cache_dir=str(CACHE))
+        return array_dataset((x, y.astype(int) if task == "classification" else y, owners), cache_dir=str(CACHE))
 
     @pytest.mark.parametrize("task", ["classification", "regression"])
     def test_a_run_tells_its_guarantee_and_nothing_exact(self, task: str, tmp_path: Path) -> None:
@@ -136,6 +163,21 @@ class TestRuns:
         with pytest.raises(ConfigurationError, match=r"glm\.target-bound: a private linear model needs a bound"):
             Runs(tmp_path, {**self.KEYS, "dataset": self._data("regression")})("no")
 
-    def test_counts_are_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match="one row of a Poisson model can move its sums by any amount"):
+    @pytest.mark.parametrize("task", ["classification", "regression", "counts"])
+    def test_clients_noise_covers_and_is_wider(self, task: str, tmp_path: Path) -> None:
+        """With noise of each client, whose sum has √3 times the deviation, in the same run."""
+        keys = {**self.KEYS, "dataset": self._data(task), "task": task, "glm.target-bound": 8.0, "glm.epsilon": 50.0}
+        fits = {}
+        for noise in ("server", "client"):
+            path = Runs(tmp_path, {**keys, "glm.noise": noise})(noise)
+            fits[noise] = json.loads((path / "summary.json").read_text())["glm"]["coefficients"]
+            found = np.array([line["coefficient"] for line in fits[noise]])
+            errors = np.array([line["standard_error"] for line in fits[noise]])
+            assert (np.abs(found - TRUE) < 4 * errors).all()
+        server, client = (np.array([line["standard_error"] for line in fits[noise]]) for noise in ("server", "client"))
+        assert (client > server).all()
+        assert (client < 2.5 * server).all()
+
+    def test_counts_need_a_bound(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"target-bound: a private poisson model needs a bound"):
             PrivateGLM(GLMHyper(privacy_unit="example"), "poisson")
