@@ -39,9 +39,14 @@ class FedProtoClient(ClasswiseClient):
         x, y = self.data.train.x, self.data.train.y
         prototypes, known = mean_vectors(self.sums, self.weights), (self.weights > 0).to(self.sums)
         λ = self.hyper.regularization if known.any() else 0.0
+        self._seen = torch.zeros_like(self.sums), torch.zeros_like(self.weights)
+        collects = self.hyper.collect == "during"
 
         def objective(rows: Tensor) -> Tensor:
             z, labels = body(x[rows]), y[rows]
+            if collects:
+                self._seen[0].index_add_(0, labels, z.detach().to(self.sums))
+                self._seen[1].index_add_(0, labels, torch.ones(len(rows)).to(self.weights))
             loss = self.loss(classifier(z), rows)
             if not λ:
                 return loss
@@ -51,8 +56,8 @@ class FedProtoClient(ClasswiseClient):
         return objective
 
     def vectors(self) -> Arrays:
-        """Return the client's prototypes under its trained model."""
-        return self.weighted(*self._own_sums())
+        """Return the client's prototypes: under its trained model, or the mean of the features that training saw."""
+        return self.weighted(*(self._seen if self.hyper.collect == "during" else self._own_sums()))
 
     def personalise(self) -> bool:
         """Fine-tune, then let the classifier choose the nearest prototype, unless no client has sent any."""

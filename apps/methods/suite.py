@@ -288,7 +288,7 @@ OWN_METHODS: dict[str, Method] = {
         new_clients="the shared body and the class embeddings",
     ),
     "hyperfedzero": Method(
-        "Classifiers made for each input", "Zhou et al. 2025",
+        "Classifiers made for each input", "Zhou et al. 2025, by its abstract",
         f"{_STRATEGIES}.hyperfedzero:HyperFedZero", f"{_CLIENTS}.hyperfedzero:HyperFedZeroClient",
         f"{_KEYS}.zero_shot:HyperFedZeroHyper",
         new_clients="classifiers generated for its inputs",

@@ -14,6 +14,9 @@ class FedProtoHyper(Section):
     predict: Literal["prototypes", "classifier"] = key(
         "prototypes", "what clients predict with: the nearest global prototype, or their own classifier"
     )
+    collect: Literal["after", "during"] = key(
+        "after", "when features are collected for prototypes: after training (the paper), or during it (PFLlib)"
+    )
 
 
 class FedDistillHyper(Section):

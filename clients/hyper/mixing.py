@@ -14,6 +14,9 @@ class APFLHyper(Section):
     adapt: Literal["round", "step", "never"] = key(
         "round", "when α_i is adapted: in the first step of a round, in every step, or never"
     )
+    rule: Literal["paper", "pfllib"] = key(
+        "paper", "the steps of v_i and α_i: the paper's, or those of PFLlib ([APFL](methods/apfl.md#pfllibs-steps))"
+    )
 
 
 class FedALAHyper(Section):

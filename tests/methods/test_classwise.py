@@ -105,6 +105,20 @@ def test_a_step_of_fedproto(tmp_path: Path) -> None:
     np.testing.assert_array_equal(answer.arrays[WEIGHTS], [3, 1, 2, 0])
 
 
+def test_prototypes_of_fedproto_collected_during_training(tmp_path: Path) -> None:
+    """Two epochs of one step: the mean of the features under the model before each."""
+    network, examples, sent = _network(), _examples(), _sent("fedproto")
+    start, y = get_arrays(network), np.array(LABELS)
+    keys: dict[str, Value] = {**STEP, "fedproto.regularization": 0, "fedproto.collect": "during", "local-epochs": 2}
+    answer = perform(make_client(examples, network, folder=tmp_path, method="fedproto", **keys), "train", sent)
+    z, logits = _forward(start, examples.x.numpy())
+    after, _ = _forward(
+        _stepped(start, examples, (softmax(logits, axis=1) - np.eye(CLASSES)[y]) / 6), examples.x.numpy()
+    )
+    np.testing.assert_allclose(answer.arrays[SUMS], np.eye(CLASSES)[y].T @ (z + after) / 2, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(answer.arrays[WEIGHTS], [3, 1, 2, 0])
+
+
 @pytest.mark.parametrize("distance", ["cross-entropy", "squared"])
 def test_a_step_of_feddistill(distance: str, tmp_path: Path) -> None:
     network, examples, sent = _network(), _examples(), _sent("feddistill")

@@ -81,6 +81,36 @@ class TestAPFL:
         assert client.state.load(ALPHA)[ALPHA][0] == pytest.approx(α, rel=1e-4)
         assert (answer.metrics[ALPHA] == np.float32(0.3)) == (adapt == "never")
 
+    @pytest.mark.parametrize("adapt", ["step", "never"])
+    def test_steps_of_pfllib(self, adapt: str, tmp_path: Path) -> None:
+        """Two steps on all examples: each model its own; then α along the gradients from before, and v the mixture."""
+        keys: dict[str, Value] = {"apfl.rule": "pfllib", "apfl.adapt": adapt}
+        client, data, η = _client("apfl", tmp_path, **keys), _examples(), 0.1
+        w, v, α = _drawn(1), _drawn(2), 0.3
+        client.state.save(v)
+        client.state.save({ALPHA: np.array([α], np.float32)}, ALPHA)
+        answer = perform(client, "train", w)
+        received = w
+
+        def gradient(arrays: Arrays) -> Arrays:
+            tensors = {name: torch.from_numpy(array).requires_grad_() for name, array in arrays.items()}
+            cross_entropy(functional_call(NETWORK, tensors, (data.x,)), data.y).backward()
+            return {name: tensor.grad.numpy() for name, tensor in tensors.items() if tensor.grad is not None}
+
+        for _ in range(2):
+            own, common = gradient(v), gradient(w)
+            v, w = ({n: a - η * g[n] for n, a in m.items()} for m, g in ((v, own), (w, common)))
+            if adapt == "step":
+                slope = sum(float(((v[n] - w[n]) * (α * own[n] + (1 - α) * common[n])).sum()) for n in w)
+                α = min(1.0, max(0.0, α - η * (slope + 0.02 * α)))
+        mixture = {name: α * v[name] + (1 - α) * w[name] for name in w}
+        _assert_close(answer.arrays, w)
+        _assert_close(client.state.load(), mixture)
+        assert answer.metrics[ALPHA] == pytest.approx(α, rel=1e-4)
+        set_arrays(client.model, received)
+        assert client.personalise()
+        _assert_close(get_arrays(client.model), mixture)
+
     @pytest.mark.parametrize(("slope", "limit"), [(-1.0, 1.0), (1.0, 0.0)])
     def test_the_weight_stays_between_0_and_1(self, slope: float, limit: float, tmp_path: Path) -> None:
         client, w = _client("apfl", tmp_path, **{"learning-rate": 50.0, "local-epochs": 1}), _drawn(1)
