@@ -19,6 +19,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from florilegium.apps.cli.completion import use_bash
 from florilegium.apps.cli.mirror import mirrored
 from florilegium.apps.origins.package import RESEARCH, has_research, own_entry_points, research
 from florilegium.common.errors import ConfigurationError
@@ -84,6 +85,11 @@ class Commands(TyperGroup):
         if (reference := COMMANDS.reference(cmd_name)).startswith(RESEARCH):
             research(reference, cmd_name)
         return typer.main.get_group(COMMANDS[cmd_name]).commands.get(cmd_name)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Carry out the command line, or complete it."""
+        use_bash()
+        return super().main(*args, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands that can be imported."""

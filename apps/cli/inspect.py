@@ -36,7 +36,7 @@ def watch(
     every: Annotated[float, typer.Option(help="seconds between updates; 0: show once", min=0)] = 2.0,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Show a run's progress, time per phase, and skipped clients, until it ends."""
+    """Show a run until it ends: progress, curve, clients a second, expected end, time per phase, skipped clients."""
     from florilegium.apps.runs.watch import watch as look
 
     look(run_path(run, runs_dir), Console(), every)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,25 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from florilegium.apps.cli.completion import NAMED, complete_assignment, names_in
 from florilegium.common.errors import ConfigurationError, StoppedError
-from florilegium.common.references import resolve
 
 if TYPE_CHECKING:
     from florilegium.apps.engines.base import Means
 
 
-def names_in(registry: str, *others: str) -> Callable[[str], list[str]]:
-    """Return a function that returns the names in a registry, given by reference, and ``others`` that begin so."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in (*others, *resolve(registry)) if name.startswith(incomplete)]
-
-    return complete
-
-
-complete_method = names_in("florilegium.apps.methods.registry:METHODS")
-complete_dataset = names_in("florilegium.partitions.datasets:DATASETS")
-complete_tracker = names_in("florilegium.apps.trackers.registry:TRACKERS")
+complete_method = names_in(NAMED["method"])
+complete_dataset = names_in(NAMED["dataset"])
+complete_tracker = names_in(NAMED["tracker"])
 complete_engine = names_in("florilegium.apps.engines.registry:ENGINES", "auto")
 
 
@@ -87,7 +78,10 @@ def of_recipe(help: str | None = None) -> Any:
 
 RunName = Annotated[str, of_run("a run's id or folder")]
 Recipe = Annotated[str | None, of_recipe()]
-Assignments = Annotated[list[str] | None, typer.Option("--set", help="key=value; overrides recipe and defaults")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="key=value; overrides recipe and defaults", autocompletion=complete_assignment),
+]
 Workers = Annotated[int, typer.Option(min=1, show_default="one per core")]
 EngineOption = Annotated[str, typer.Option(autocompletion=complete_engine)]
 Seeds = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
@@ -13,6 +14,7 @@ from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.settings.configuration import sections
 from florilegium.common.settings import Section, Value
 
+_WORD = re.compile(r"`([A-Za-z0-9][\w.-]*\+?)`")
 _BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 
 
@@ -38,6 +40,13 @@ class Key:
     def shown_default(self) -> str:
         """The default as TOML."""
         return json.dumps(self.default, ensure_ascii=False)
+
+    @property
+    def words(self) -> list[str]:
+        """Values to offer, as typed after ``--set``: the default, and words that ``values`` lists; no placeholders."""
+        default = self.default if isinstance(self.default, str) else self.shown_default
+        listed = _WORD.findall(self.values) if self.values.startswith("`") else []
+        return [*dict.fromkeys([default, *listed])]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from flwr.app import Message
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from florilegium.apps.runs.pace import in_words
 from florilegium.apps.runs.watch import watch
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.phases import phase
@@ -19,6 +20,7 @@ from florilegium.clients.fedavg import FedAvgClient
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
+from florilegium.strategies.folder.claim import read_status
 from florilegium.strategies.folder.metrics_file import read_metrics
 from tests.runs import Runs
 
@@ -93,6 +95,22 @@ def test_a_run_on_one_page(run: Runs) -> None:
     assert "OSError: no space left on device" in shown
     assert "most often: 3 (1)" in shown
     assert "evaluated in round 3" in shown
+    assert "accuracy of the seen clients, by round" in shown  # of rounds 2 and 3
+    lines = read_metrics(path)
+    pace = (5 - 1 + 5) / (lines[-1]["seconds"] - lines[0]["seconds"])  # rounds 2 and 3; client 3 failed in one
+    assert f"{pace:.3g} clients a second" in shown
+    assert "left, until" not in shown
+
+
+def test_a_running_run_has_an_expected_end(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run("run")
+    status = {**read_status(path), "state": "running", "rounds": 3003}
+    monkeypatch.setattr("florilegium.apps.runs.watch.read_status", lambda run: status)
+    text = io.StringIO()
+    watch(path, Console(file=text, width=120), 0)
+    lines = read_metrics(path)
+    left = in_words((lines[-1]["seconds"] - lines[0]["seconds"]) / 2 * 3000)
+    assert f"clients a second, {left} left, until about " in text.getvalue()
 
 
 def test_what_is_no_run_has_no_page(tmp_path: Path) -> None:
