@@ -168,6 +168,10 @@ def rounding() -> Iterator[str]:
         (f"{w} days", {"survival.cox": "unstratified", "survival.width": float(w), "survival.horizon": 8760.0})
         for w in (30, 91, 182, 365)
     ]
+    cases += [
+        (f"{w} days, discrete", {"survival.cox": "discrete", "survival.width": float(w), "survival.horizon": 8760.0})
+        for w in (30, 91, 182, 365)
+    ]
     cases.append(("exact, stratified by region", {"survival.cox": "stratified"}))
     for what, more in cases:
         summary = _run(**{**keys, **more})

@@ -141,8 +141,10 @@ class DescribeHyper(Section):
 class SurvivalHyper(Section):
     """Keys ``survival.*``."""
 
-    cox: Literal["stratified", "unstratified", "none"] = key(
-        "stratified", "Cox model with risk sets within clients, or over all clients; or curves alone"
+    cox: Literal["stratified", "unstratified", "discrete", "none"] = key(
+        "stratified",
+        "Cox model with risk sets within clients, or over all clients; a hazard for each public interval; or curves "
+        "alone",
     )
     columns: str = key(
         "", 'columns of the Cox model, separated by commas; "": all inputs', values='columns, ""',
@@ -177,6 +179,11 @@ class SurvivalHyper(Section):
             raise ConfigurationError(
                 "participation: curves are of all clients; set participation to 1, cohort-size and "
                 "final-participation to 0"
+            )
+        if self.cox == "discrete" and not self.width:
+            raise ConfigurationError(
+                "survival.width: the discrete model has a hazard for each public interval; give their width, and "
+                "survival.horizon"
             )
         if self.width and self.horizon < self.width:
             raise ConfigurationError(

@@ -61,8 +61,8 @@ class DescribeClient(BaseClient):
 
     @phase
     def squares(self, arrays: Arrays) -> Answer:
-        """Return ``squares`` (d,), the sums of (x − center)²."""
-        centred = np.where(self._known, self._numbers - arrays["center"], 0.0)
+        """Return ``squares`` (d,), the sums of ((x − center) / unit)²."""
+        centred = np.where(self._known, (self._numbers - arrays["center"]) / arrays["unit"], 0.0)
         return Answer({"squares": (centred**2).sum(axis=0)}, len(centred))
 
     @phase

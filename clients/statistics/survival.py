@@ -18,6 +18,7 @@ from florilegium.clients.hyper.statistics import SurvivalHyper
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays
 from florilegium.models.statistics import exact
+from florilegium.models.statistics.discrete import periods
 from florilegium.models.statistics.survival import counts, cox, risk, rounded
 from florilegium.tasks.task import TIMES
 
@@ -80,6 +81,13 @@ class SurvivalClient(BaseClient):
     def risks(self, arrays: Arrays) -> Answer:
         """Return the sums of the Cox model at each time of ``grid`` (T,), for ``beta`` (q,)."""
         return self._sent(risk(self._z(arrays), self._times, self._events, arrays["grid"], arrays["beta"]))
+
+    @phase
+    def periods(self, arrays: Arrays) -> Answer:
+        """Return the sums of the discrete model for ``alpha`` (T,) and ``beta`` (q,), in the intervals of ``grid``."""
+        return self._sent(
+            periods(self._z(arrays), self._times, self._events, arrays["grid"], arrays["alpha"], arrays["beta"])
+        )
 
     @phase
     def train(self, arrays: Arrays) -> Answer:

@@ -41,6 +41,8 @@ from florilegium.strategies.statistics.members import OtherClientsError, same_me
 Array = NDArray[np.float64]
 log = logging.getLogger("flwr")
 
+LARGE_UNIT = 2.0**15
+"""Unit of deviations of numbers that are not standardised; a power of 2 changes no digit."""
 MOST_BITS = 18
 """log₂ of the most places of hashes of rows; 2 MB from each client."""
 JSON, HTML = "description.json", "description.html"
@@ -117,8 +119,11 @@ class Describe(CohortStrategy):
             whole = exact.value(parts["moments"].sum(axis=0))
             known = whole[1 : 1 + d]
             center = whole[1 + d :] / np.maximum(known, 1)
-            _, parts = self._ask(round, "squares", {"center": center}, {"squares": (d,)})
-            squares = parts["squares"]
+            # What returns has a bound, which squares of numbers in their own units may exceed.
+            plain = np.array([(one.mean, one.std) == (0.0, 1.0) for one in self._numbers], bool)
+            unit = np.where(plain & (not self.settings.secure_aggregation), LARGE_UNIT, 1.0)
+            _, parts = self._ask(round, "squares", {"center": center, "unit": unit}, {"squares": (d,)})
+            squares = parts["squares"] * unit**2
             deviations = np.sqrt(squares.sum(axis=0) / np.maximum(known, 1))
             scale = np.where(deviations > 0, deviations, 1.0)
         shapes = {"cells": (sum(one.cells for one in self._columns),), "lacking": (len(self._columns),)}

@@ -19,6 +19,7 @@ from florilegium.common.errors import ConfigurationError, RunError, nearest
 from florilegium.common.text import listed
 from florilegium.models.parameters import Arrays
 from florilegium.models.statistics import exact
+from florilegium.models.statistics.discrete import alpha_step, first_alpha, without_alpha
 from florilegium.models.statistics.glm import aliased
 from florilegium.models.statistics.inference import table
 from florilegium.models.statistics.survival import cox, curve, log_rank
@@ -158,6 +159,10 @@ class Survival(CohortStrategy):
         if len(words) > 1:
             self._facts["log_rank"] = log_rank(at_risk, deaths)
         self._facts |= {"clients": len(outcome.clients), "events": int(np.rint(deaths.sum()))}
+        if self.hyper.cox == "discrete":  # intervals without a death have no finite α, and tell nothing of β
+            n, dead = np.rint(at_risk.sum(axis=0)), np.rint(deaths.sum(axis=0))
+            some = dead > 0
+            self._arrays |= {"grid": self._arrays["grid"][some], "alpha": first_alpha(n[some], dead[some])}
 
     def _begin(self, round: Round) -> None:
         """Agree on center and scale of the columns, and leave out those that do not vary within risk sets."""
@@ -181,7 +186,7 @@ class Survival(CohortStrategy):
         self._arrays["step"] = np.zeros_like(self._arrays["beta"])
 
     def _ask(self, round: Round, phase: str, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-        sent = {name: array for name, array in self._arrays.items() if name not in ("step", "hessian")}
+        sent = {name: array for name, array in self._arrays.items() if name not in ("step", "hessian", "alpha_step")}
         outcome = round.ask(phase, round.sample(), send=sent, reduce="sum", shapes=shapes)
         self._facts["members"] = same_members(self._facts["members"], outcome)
         return outcome.arrays
@@ -191,6 +196,9 @@ class Survival(CohortStrategy):
         q, T = len(self._arrays["beta"]), len(self._arrays["grid"])
         if self.hyper.cox == "stratified":
             return self._ask(round, "stratum", {"loss": (), "gradient": (q,), "hessian": (q, q)})
+        if self.hyper.cox == "discrete":
+            shapes = {"loss": (), "gradient": (q,), "hessian": (q, q), "alpha_gradient": (T,), "diagonal": (T,)}
+            return without_alpha(self._ask(round, "periods", shapes | {"cross": (T, q)}))
         by_time = {f"{name}{order}": (T, *(q,) * order) for name in "rd" for order in range(3)}
         return cox(self._ask(round, "risks", by_time | {"events": (T,), "total": (q,), "score": ()}), self.hyper.ties)
 
@@ -201,6 +209,9 @@ class Survival(CohortStrategy):
         if before is not None and loss > before + 1e-9 * (1 + abs(before)) and facts["halvings"] < _HALVINGS:
             self._arrays["step"] = self._arrays["step"] / 2
             self._arrays["beta"] = β - self._arrays["step"]
+            if "alpha_step" in self._arrays:
+                self._arrays["alpha_step"] = self._arrays["alpha_step"] / 2
+                self._arrays["alpha"] = self._arrays["alpha"] - self._arrays["alpha_step"]
             facts["halvings"] += 1
             return
         facts["course"].append(loss)
@@ -217,7 +228,12 @@ class Survival(CohortStrategy):
             )  # fmt: skip
             return
         self._arrays |= {"beta": β + step, "step": step}
-        facts["done"] = 0.5 * float(found["gradient"] @ step) < self.hyper.tolerance * (1 + abs(loss))
+        rise = float(found["gradient"] @ step)
+        if "diagonal" in found:
+            more = alpha_step(found, step)
+            self._arrays |= {"alpha": self._arrays["alpha"] + more, "alpha_step": more}
+            rise += float(found["alpha_gradient"] ** 2 @ (1 / found["diagonal"]))
+        facts["done"] = 0.5 * rise < self.hyper.tolerance * (1 + abs(loss))
 
     # ----------------------------------------------------------------------------------------- results
 

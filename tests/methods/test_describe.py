@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,49 @@ def test_the_command_and_the_function(tmp_path: Path) -> None:
     (path,) = (tmp_path / "shell").iterdir()
     assert _found(path) == found
     assert found["rows"] == 300
+
+
+class TestBadInput:
+    def test_very_large_beside_very_small(self, run: Runs, tmp_path: Path) -> None:
+        """Means are those of `math.fsum`, of the single-precision numbers that inputs are."""
+        table = _table(300)
+        table["dose"] = np.where(np.arange(300) % 3 == 0, 1e9, 1e-9) * np.random.default_rng(1).random(300)
+        table.loc[::2, "dose"] *= -1
+        keys: dict[str, Value] = {"standardise": "none", "describe.min-count": 0, "describe.by-client": False}
+        found = _found(run("wide", dataset=_write(table, tmp_path / "data"), **keys))["columns"]["dose"]
+        numbers = table.dose.to_numpy(np.float32).astype(float)
+        assert found["mean"] == pytest.approx(math.fsum(numbers) / 300, rel=1e-14)
+        assert found["deviation"] == pytest.approx(numbers.std(ddof=1), rel=1e-12)
+
+    def test_one_value_in_a_client_and_none_in_another(self, run: Runs, tmp_path: Path) -> None:
+        """Neither is an error; both are named, and the others' figures are theirs."""
+        table = _table()
+        table.loc[table.owner == "west", "age"] = 50.0
+        table.loc[table.owner == "south", "dose"] = np.nan
+        found = _found(run("flat", dataset=_write(table, tmp_path / "data"), **{"describe.min-count": 0}))
+        assert found["by_client"]["west"]["age"]["deviation"] == pytest.approx(0, abs=1e-5)
+        assert found["columns"]["dose"]["known"] == table.dose.notna().sum()
+        assert found["columns"]["dose"]["mean"] == pytest.approx(table.dose.mean(), rel=1e-6)
+        assert found["problems"][0] == "client south: column 'dose' is missing in all rows"
+        assert any("client west: column 'age' differs" in line for line in found["problems"])
+
+    def test_one_value_in_all_rows_of_devices(self, run: Runs, tmp_path: Path) -> None:
+        """A schema may name a column that is the same everywhere; the page says it, and it gets no scale."""
+        folder = tmp_path / "patients"
+        for number in range(2):
+            (folder / f"c{number}").mkdir(parents=True)
+            rows = pd.DataFrame({"age": np.arange(20.0, 60.0), "same": 7.0, "ill": ["no", "yes"] * 20})
+            for part in ("train", "test"):
+                rows.to_csv(folder / f"c{number}" / f"{part}.csv", index=False)
+        (folder / "schema.toml").write_text(
+            'label = "ill"\nlabels = ["no", "yes"]\n[numbers]\nage = [40.0, 10.0]\nsame = [5.0, 2.0]\n'
+        )
+        plain = Runs(run.folder, {**KEYS, "missing": "refuse", "label-column": ""})
+        path = plain("same", dataset=str(folder))
+        found = _found(path)
+        assert found["columns"]["same"]["deviation"] == 0
+        assert "column 'same' has one value, 7, in all rows" in found["problems"]
+        assert "same" not in json.loads((path / "scales.json").read_text())["numbers"]
 
 
 def test_pictures_are_no_table(run: Runs) -> None:

@@ -363,6 +363,26 @@ class TestBadInput:
         fit = _fit(run("alone", dataset=_data(design, y, owners)))
         _equal(fit, sm.OLS(y.astype(np.float64), sm.add_constant(design)).fit())
 
+    def test_a_column_that_a_client_has_no_value_of(self, run: Runs, tmp_path: Path) -> None:
+        """Its rows have the median of the others, as in a pooled fit, and an indicator."""
+        import pandas as pd
+
+        x, η, owners = _made()
+        y = (np.random.default_rng(3).random(600) < 1 / (1 + np.exp(-η))).astype(int)
+        table = pd.DataFrame({"age": 50 + 10 * x[:, 0], "dose": 20 + 5 * x[:, 1], "label": y})
+        table.loc[owners == 4, "dose"] = np.nan
+        for owner in range(5):
+            (tmp_path / "own" / f"c{owner}").mkdir(parents=True)
+            for part in ("train", "test"):
+                table[owners == owner].to_csv(tmp_path / "own" / f"c{owner}" / f"{part}.csv", index=False)
+        keys: dict[str, Value] = {"missing": "indicator", "duplicates": "warn", "label-column": "label"}
+        fit = _fit(run("gone", dataset=str(tmp_path / "own"), **keys))
+        dose, gone = table.dose.fillna(table.dose.median()), table.dose.isna()
+        design = sm.add_constant(np.column_stack([table.age, dose, gone]).astype(np.float64))
+        pooled = sm.Logit(y, design).fit(disp=0, tol=1e-14)
+        np.testing.assert_allclose(_column(fit), pooled.params, rtol=2e-6)
+        np.testing.assert_allclose(_column(fit, "standard_error"), pooled.bse, rtol=2e-6)
+
     def test_negative_counts(self, run: Runs) -> None:
         x, η, owners = _made(40)
         with pytest.raises(DataError, match="counts are at least 0, and row"):

@@ -160,6 +160,48 @@ def test_public_intervals_are_a_fit_of_rounded_times(run: Runs, secure: bool) ->
     assert _found(path)["curves"]["all"]["times"] == [5, 10, 15, 20, 25, 30]
 
 
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("case", _cases())
+def test_the_discrete_model_is_a_logistic_regression_of_periods(run: Runs, case: str, secure: bool) -> None:
+    """On a row for each interval at risk, with an indicator of each interval, by statsmodels."""
+    import statsmodels.api as sm
+
+    keys, table = _of(case)
+    width, horizon = (5.0, 40.0) if case == "made" else (365.0, 3650.0)
+    wide: dict[str, Value] = {"survival.width": width, "survival.horizon": horizon, "survival.cox": "discrete"}
+    more: dict[str, Value] = {"secure-aggregation": True, "secure-range": 2.0**20} if secure else {}
+    found = _found(run("discrete", **keys, **wide, **more))
+    times = np.minimum(np.ceil(table["T"] / width - 1e-9) * width, horizon)
+    events = np.where(table["T"] > horizon, 0.0, table["E"])
+    columns = [name for name in table if name not in ("T", "E", "owner")]
+    ends = np.unique(times[events > 0])
+    parts = [
+        (table.loc[times >= end, columns].to_numpy(), np.eye(len(ends))[[k] * int((times >= end).sum())],
+         ((times == end) & (events > 0))[times >= end])
+        for k, end in enumerate(ends)
+    ]  # fmt: skip
+    x, intervals, y = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    pooled = sm.Logit(y.astype(float), np.column_stack([x, intervals])).fit(disp=0, tol=1e-14, maxiter=200)
+    lines = pd.DataFrame(found["model"]["coefficients"]).set_index("name").loc[columns]
+    np.testing.assert_allclose(lines["coefficient"].astype(float), pooled.params[: len(columns)], rtol=1e-6)
+    np.testing.assert_allclose(lines["standard_error"].astype(float), pooled.bse[: len(columns)], rtol=1e-6)
+    assert found["model"]["log_likelihood"] == pytest.approx(pooled.llf, rel=1e-9)
+    assert found["model"]["converged"]
+
+
+def test_short_intervals_lead_to_the_cox_model(run: Runs) -> None:
+    """With rare deaths in each interval the discrete hazard is that of the Cox model."""
+    exact = _found(run("exact", **{"survival.cox": "unstratified"}))["model"]["coefficients"]
+    far = []
+    for width in (20.0, 1.0):
+        wide: dict[str, Value] = {"survival.width": width, "survival.horizon": 40.0, "survival.cox": "discrete"}
+        lines = _found(run(f"wide{width}", **wide))["model"]["coefficients"]
+        far.append(max(abs(a["coefficient"] - b["coefficient"]) / b["standard_error"]
+                       for a, b in zip(lines, exact, strict=True)))  # fmt: skip
+    assert far[1] < 0.3
+    assert far[1] < far[0] / 2
+
+
 def test_exact_times_are_no_secure_sum(run: Runs) -> None:
     with pytest.raises(ConfigurationError, match="secure-aggregation: it is not supported by method 'survival'"):
         run("no", **{"secure-aggregation": True})
