@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.statistics import REPEATS, _made, _run
+from benchmarks.statistics import REPEATS, _made, _peak, _run
 from florilegium.common.settings import Value
 from florilegium.partitions.clientdata import ClientData, simulated
 from florilegium.partitions.federation import federate
@@ -45,6 +45,14 @@ def growing(rows: int = 200_000, columns: int = 20, clients: int = 10, rounds: i
         xgboost.train(_keys(DEPTH, 0.3), matrix, rounds)
         pooled.append(time.perf_counter() - started)
     return statistics.median(ours), statistics.median(pooled)
+
+
+def memory(rows: int = 200_000, columns: int = 20) -> Iterator[str]:
+    """Yield lines of the peak memory of a run, by the number of clients of the same rows."""
+    for clients in (100, 1000, 5000):
+        data, _, _ = _made(rows, columns, clients)
+        peak = _peak(f"_run(method='trees', dataset={data!r}, rounds=3, task='binary')")
+        yield f"| {clients:,} | {peak / 2**20:.0f} |"
 
 
 def _keys(depth: int, eta: float) -> dict[str, Any]:
@@ -124,5 +132,7 @@ def _cells(figures: Sequence[Mapping[str, float]]) -> str:
 if __name__ == "__main__":
     if "FLORILEGIUM_DATA" not in os.environ:
         raise SystemExit("FLORILEGIUM_DATA must name the folder of the data")
-    for line in compared():
-        print(line, flush=True)
+    for part in (compared, memory):
+        print(f"\n{part.__name__}")
+        for line in part():
+            print(line, flush=True)

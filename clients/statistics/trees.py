@@ -5,7 +5,6 @@ Nothing that a client returns is of fewer rows than a cell of a node has, and al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import cast
@@ -100,15 +99,14 @@ class TreesClient(BaseClient):
         level 0, has the network's arrays, in which ``grown`` boosting rounds have grown trees; the others have the
         trees (K, 2^D − 1) that grow.
         """
-        cuts = cuts_of(arrays["cuts"], self._columns)
         if not 0 <= level < self._depth:
             raise RunError(f"trees of depth {self._depth} have no level {level} to split")
-        rows = self._rows(arrays["cuts"], cuts)
-        margin = self._margins(part(arrays, BLOCK), rows, cuts, grown) if not level else self._kept_margins(grown)
-        g, h = gradients(self.task.family, margin, rows.y, rows.weights)
+        rows = self._rows(arrays["cuts"])
+        margin = self._margins(part(arrays, BLOCK), rows, grown) if not level else self._kept_margins(grown)
+        g, h = gradients(rows.family, margin, rows.y, rows.weights)
         k, nodes = margin.shape[1], 2**level
         if level:
-            column, left = self._turns({name: arrays[name] for name in SPLITS}, cuts)
+            column, left = self._turns({name: arrays[name] for name in SPLITS}, rows, nodes - 1)
             found = [reached(rows.codes, column[i], left[i], level) for i in range(k)]
         else:
             found = [np.zeros(len(rows.y), np.int64)] * k
@@ -181,16 +179,18 @@ class TreesClient(BaseClient):
         k = margins(self.task.num_strata)
         return (y[:, None] == (np.arange(k) if k > 1 else 1)).astype(np.float64)
 
-    def _rows(self, sent: Single, cuts: Sequence[Single]) -> Rows:
+    def _rows(self, sent: Single) -> Rows:
         """Return the training rows in the cells of these cuts, which the process keeps between requests."""
 
         def make(_: Rows | None) -> tuple[Rows, int]:
-            found = Rows.of(self._x, self._targets(self.data.train), self._weights, self._columns, cuts)
+            columns, examples = self._columns, self.data.train
+            cuts = cuts_of(sent, columns)
+            found = Rows.of(self.task.family, self._x, self._targets(examples), self._weights, columns, cuts)
             return found, found.nbytes
 
         return self.kept.get(self.client_id, sent.tobytes(), make)
 
-    def _margins(self, ensemble: Arrays, rows: Rows, cuts: Sequence[Single], grown: int) -> Single:
+    def _margins(self, ensemble: Arrays, rows: Rows, grown: int) -> Single:
         """Return the margins after ``grown`` boosting rounds, (n, K); keep them for the next exchanges."""
         k, kept = len(ensemble["bias"]), self.state.load("margins")
         if not 0 <= grown * k <= len(ensemble["leaf"]):
@@ -199,7 +199,7 @@ class TreesClient(BaseClient):
             kept = {"grown": np.zeros((), np.int64), "margin": np.tile(ensemble["bias"], (len(rows.y), 1))}
         margin = kept["margin"].copy()
         for first in range(int(kept["grown"]) * k, grown * k, k):
-            column, left = self._turns({name: ensemble[name][first : first + k] for name in SPLITS}, cuts)
+            column, left = self._turns({name: ensemble[name][first : first + k] for name in SPLITS}, rows)
             for i in range(k):
                 margin[:, i] += ensemble["leaf"][first + i][reached(rows.codes, column[i], left[i], self._depth)]
         self.state.save({"grown": np.array(grown), "margin": margin}, "margins")
@@ -212,12 +212,15 @@ class TreesClient(BaseClient):
             raise RunError(f"it has no margins of {grown} boosting rounds: it missed the first request of this round")
         return kept["margin"]
 
-    def _turns(self, trees: Arrays, cuts: Sequence[Single]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _turns(
+        self, trees: Arrays, rows: Rows, first: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return :func:`turns` of the ``first`` nodes of trees; None: of all."""
         nodes = 2**self._depth - 1
         if any(trees[name].ndim != 2 or trees[name].shape[1] != nodes for name in SPLITS):
             raise RunError(f"trees of depth {self._depth} have {nodes} nodes")
         try:
-            return turns(trees, self._columns, cuts)
+            return turns({name: trees[name][:, :first] for name in SPLITS}, rows.columns, rows.cuts)
         except ValueError as error:
             raise RunError(str(error)) from error
 

@@ -61,25 +61,30 @@ class Rows:
     """Rows that are ready for sums.
 
     Attributes:
+        family: what their losses are (:func:`gradients`).
+        columns, cuts: the columns, and the cuts of each.
         codes: the cell of each column that a row is in, (columns, n).
         cells: number of cells of each column.
         y: targets, (n, K).
         weights: (n,).
     """
 
+    family: str
+    columns: Sequence[Column]
+    cuts: Sequence[Single]
     codes: Codes
     cells: Sequence[int]
     y: Array
     weights: Single
 
     @staticmethod
-    def of(x: Single, y: Array, weights: Single, columns: Sequence[Column], cuts: Sequence[Single]) -> Rows:
+    def of(
+        family: str, x: Single, y: Array, weights: Single, columns: Sequence[Column], cuts: Sequence[Single]
+    ) -> Rows:
         """Return rows with inputs x (n, d), in the cells that columns and their cuts give."""
-        codes = [column.codes(x, own) for column, own in zip(columns, cuts, strict=True)]
-        return Rows(
-            np.reshape(codes, (len(codes), len(x))),
-            [column.cells(own) for column, own in zip(columns, cuts, strict=True)], y, weights,
-        )  # fmt: skip
+        both = [*zip(columns, cuts, strict=True)]
+        codes = np.reshape([column.codes(x, own) for column, own in both], (len(columns), len(x)))
+        return Rows(family, columns, cuts, codes, [column.cells(own) for column, own in both], y, weights)
 
     @property
     def nbytes(self) -> int:

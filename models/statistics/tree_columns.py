@@ -95,8 +95,14 @@ def cuts_of(sent: NDArray[np.float32], columns: Sequence[Column]) -> list[NDArra
     """
     if sent.dtype != np.float32 or sent.ndim != 2 or len(sent) != len(columns):
         raise ValueError(f"cuts are {sent.dtype} of shape {sent.shape}, for {len(columns)} columns")
-    found = [row[row < MOST] for row in sent]
-    for column, own, row in zip(columns, found, sent, strict=True):
-        if (column.categories and len(own)) or not (np.diff(own) > 0).all() or (row[len(own) :] != MOST).any():
+    numbers = (sent < MOST).sum(axis=1)
+    for column, number, ascends in zip(columns, numbers, _ascend(sent), strict=True):
+        if not ascends or (column.categories and number):
             raise ValueError(f"the cuts of column '{column.name}' do not ascend, or its categories have some")
-    return found
+    return [row[:number] for row, number in zip(sent, numbers, strict=True)]
+
+
+def _ascend(sent: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which rows ascend, up to the largest number, which fills them up."""
+    before, after = sent[:, :-1], sent[:, 1:]
+    return ((before < after) | (after == MOST)).all(axis=1) & (sent <= MOST).all(axis=1)

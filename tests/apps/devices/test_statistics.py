@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from safetensors.numpy import load_file
 
 from florilegium.common.errors import BudgetSpentError, RunError
 from florilegium.common.settings import Value
 from florilegium.privacy.ledger import Ledger
+from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.runs import Runs
 
 SCHEMA = """
@@ -126,3 +128,25 @@ def test_devices_charge_their_accounts_with_their_own_noise(tmp_path: Path, meth
         assert json.loads((state / "_privacy" / f"{name}.json").read_text())["releases"] == releases
     with pytest.raises((BudgetSpentError, RunError), match="spent"):
         Runs(tmp_path / "runs", {**keys, f"{method}.noise": "client"})("again", nodes)
+
+
+def test_trees_of_devices_are_those_of_a_simulation(tmp_path: Path) -> None:
+    """Each device keeps the model, with leaves of its own."""
+    nodes = _devices(tmp_path)
+    keys = _keys(tmp_path, "trees", 3) | {"rounds": 4, "trees.number": 4, "boosting.refit": 0.5}
+    path = Runs(tmp_path / "runs", keys)("run", nodes)
+    data = tmp_path / "files"
+    for name in NAMES:
+        (data / name).mkdir(parents=True)
+        for part in ("train", "test"):
+            (data / name / f"{part}.csv").write_text((tmp_path / name / f"{part}.csv").read_text())
+    (data / "schema.toml").write_text(SCHEMA)
+    simulated: dict[str, Value] = {"dataset": str(data), "partitioner": "natural", "num-clients": 0}
+    other = Runs(tmp_path / "runs", keys | simulated)("other")
+    first, second = (read_checkpoint(run).arrays for run in (path, other))
+    for name in first:
+        np.testing.assert_allclose(first[name], second[name], atol=1e-6)
+    kept = [*tmp_path.glob("state-?/**/model.safetensors")]
+    assert len(kept) == 3
+    leaves = [load_file(file)["trees.leaf"] for file in kept]
+    assert all(np.abs(own - first["trees.leaf"]).max() > 1e-3 for own in leaves)
