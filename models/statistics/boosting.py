@@ -137,12 +137,14 @@ class Penalty:
         return found
 
 
-_ROW = ("feature", "threshold", "missing", "low", "high", "joined", "left", "needs", "lacking", "gone", "column")
+_ROW = ("feature", "threshold", "missing", "low", "high", "joined", "left", "lacking", "gone", "column")
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """All splits of a node, in the order in which XGBoost tries them: of equal gains the first is taken.
+    """All splits of a node, in the order in which XGBoost tries them.
+
+    Of equal gains the first is taken, so that without missing values none sends them to the left.
 
     One side of a split has the cells ``low`` to ``high`` − 1 and, if ``joined``, those of missing values.
 
@@ -151,7 +153,6 @@ class Candidates:
         low, high: a range of all cells, (candidates,).
         joined: whether cell ``gone`` is on the same side.
         left: whether this side is the left one.
-        needs: whether the split is another one than those before only if values are missing.
         gone: the cell of the column's missing values.
         column: which column it is of.
     """
@@ -164,7 +165,6 @@ class Candidates:
     high: NDArray[np.int64]
     joined: NDArray[np.bool_]
     left: NDArray[np.bool_]
-    needs: NDArray[np.bool_]
     gone: NDArray[np.int64]
     column: NDArray[np.int64]
 
@@ -175,19 +175,19 @@ class Candidates:
         first = 0
         for number, (column, own) in enumerate(zip(columns, cuts, strict=True)):
             gone = first + column.cells(own) - 1
-            present = (column.places[0], MOST, 0, first, gone, 0, 1, 1)  # against missing values
+            present = (column.places[0], MOST, 0, first, gone, 0, 1)  # against missing values
             if column.categories:
                 here = [*zip(column.places, range(first, gone), strict=False)]
-                each = [((p, 0.5, 0, i, i + 1, 1, 0, 0), (p, 0.5, 1, i, i + 1, 0, 0, 1)) for p, i in here]
+                each = [((p, 0.5, 0, i, i + 1, 1, 0), (p, 0.5, 1, i, i + 1, 0, 0)) for p, i in here]
                 found = [each[0][0], present, each[0][1], *(one for pair in each[1:] for one in pair)]
             else:
                 ends = [*zip(own.tolist(), range(first + 1, gone), strict=True)]
-                upwards = [(column.places[0], cut, 0, first, end, 0, 1, 0) for cut, end in ends]
-                downwards = [(column.places[0], cut, 1, end, gone, 0, 0, 1) for cut, end in reversed(ends)]
+                upwards = [(column.places[0], cut, 0, first, end, 0, 1) for cut, end in ends]
+                downwards = [(column.places[0], cut, 1, end, gone, 0, 0) for cut, end in reversed(ends)]
                 found = [*upwards, present, *downwards]
             rows += [(*one, column.missing, gone, number) for one in found]
             first = gone + 1
-        kinds = {"threshold": np.float32, "joined": np.bool_, "left": np.bool_, "needs": np.bool_}
+        kinds = {"threshold": np.float32, "joined": np.bool_, "left": np.bool_}
         table = zip(_ROW, np.array(rows).T, strict=True)
         return Candidates(**{name: values.astype(kinds.get(name, np.int64)) for name, values in table})
 
@@ -227,7 +227,7 @@ def split(sums: Array, candidates: Candidates, penalty: Penalty) -> Splits:
     left, right, total = candidates.sides(sums)
     gain = penalty.gain(left) + penalty.gain(right) - penalty.gain(total)[:, None]
     few = np.minimum(left[..., 1], right[..., 1]) < penalty.min_child_weight
-    gain[few | (candidates.needs & (sums[:, candidates.gone, 1] <= 0))] = 0
+    gain[few] = 0
     chosen, nodes = gain.argmax(axis=1), np.arange(len(gain))
     best = gain[nodes, chosen]
     sides = penalty.leaf(np.stack([left[nodes, chosen], right[nodes, chosen]], axis=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Iterator
@@ -22,6 +23,16 @@ from florilegium.clients.core.wire import Reply
 from florilegium.clients.statistics.trees import tree_columns
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
+from florilegium.models.statistics.boosting import (
+    SPLITS,
+    Candidates,
+    Growing,
+    Penalty,
+    Rows,
+    gradients,
+    reached,
+    turns,
+)
 from florilegium.models.statistics.tree_columns import Column, cuts_of
 from florilegium.models.trees import MOST
 from florilegium.partitions.clientdata import simulated
@@ -288,12 +299,66 @@ def test_clients_that_join_later_catch_up(run: Runs) -> None:
     keys = {**KEYS, "dataset": _made("regression", 5), "task": "regression", "cohort-size": 2}
     path = run("run", **keys)
     model, _ = load_model(personalise(path, path / "model", "0"))
-    x, y = _rows(keys)
-    with torch.no_grad():
-        errors = model(torch.from_numpy(x)).numpy()[:, 0] - y
-    assert np.square(errors).mean() < 0.5 * y.var()
-    grown = [load_file(file) for file in sorted((path / "clients").rglob("margins-*.safetensors"))]
-    assert len({int(one["grown"]) for one in grown}) > 1  # some had not been asked in the last round
+    federation, dataset = federate(settings(**keys))
+    rounds = set()
+    for client in range(len(federation)):
+        files = sorted((path / "clients" / str(client)).glob("margins-*.safetensors"))
+        if not files:
+            continue
+        kept, part = load_file(files[-1]), simulated(federation, dataset, client).train
+        rounds.add(int(kept["grown"]))
+        early = copy.deepcopy(model)
+        early[0].leaf[int(kept["grown"]) :] = 0
+        with torch.no_grad():
+            np.testing.assert_allclose(kept["margin"], early(part.x).numpy(), atol=1e-5)
+    assert len(rounds) > 1  # some had not been asked in the last round
+
+
+def _one_tree(columns: list[Column], cuts: list[NDArray[np.float32]], x: NDArray[np.float32], y: Array) -> Growing:
+    """Return the first tree of a regression on rows with inputs x (n, d) and targets y (n,)."""
+    rows = Rows.of("linear", x, y[:, None], np.ones(len(y), np.float32), columns, cuts)
+    g, h = gradients("linear", np.zeros((len(y), 1), np.float32), rows.y, rows.weights)
+    growing, candidates = Growing(1, 4, len(columns)), Candidates.of(columns, cuts)
+    while growing.grows:
+        column, left = turns({name: growing.arrays[name] for name in SPLITS}, columns, cuts)
+        nodes = reached(rows.codes, column[0], left[0], growing.level)
+        sums = rows.histogram(nodes, 2**growing.level, g[:, 0], h[:, 0])
+        growing.add(sums[None], candidates, Penalty(1.0, 0.0, 1.0, 0.3))
+    return growing
+
+
+def test_categories_that_are_missing() -> None:
+    """Their rows go to the side where the gain is larger, in XGBoost as here; unknown ones are in no category."""
+    columns = [Column("dose", (0,), False, -1), Column("kind", (1, 2, 3, 4, 5), True, 6)]
+    cuts = [np.linspace(-2, 2, 9).astype(np.float32), np.zeros(0, np.float32)]
+    defaults = set()
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        kind, lost = rng.integers(0, 5, 800), rng.random(800) < 0.25
+        x = np.column_stack([rng.normal(size=800), np.eye(5)[kind] * (kind < 4)[:, None], lost]).astype(np.float32)
+        y = x[:, 0] + rng.normal(size=5)[kind] * ~lost + 2 * (rng.random() - 0.5) * lost + 0.3 * rng.normal(size=800)
+        grown = _one_tree(columns, cuts, x, y).arrays
+        data = _binned(x, columns, cuts, y.astype(np.float32), base_margin=np.zeros(800))
+        chosen = {"objective": "reg:squarederror", "max_depth": 4, "max_bin": 1024, "nthread": 1}
+        (tree,) = _trees(xgboost.train(chosen, data, 1))
+        for at, place in _nodes(tree):
+            if tree["left_children"][at] >= 0:
+                found = [int(grown[name][0, place]) for name in ("feature", "missing")]
+                assert found == [tree["split_indices"][at], tree["default_left"][at]], place
+                defaults.add(found[1])
+    assert defaults == {0, 1}
+
+
+def test_rounding_sends_nothing_to_the_left_by_default() -> None:
+    """Without missing values a split counted from above is the one counted from below, up to the last bit."""
+    rng = np.random.default_rng(0)
+    columns = [Column(f"x{i}", (i,), False, -1) for i in range(3)]
+    for _ in range(20):
+        x = rng.normal(size=(500, 3)).astype(np.float32)
+        grown = _one_tree(columns, [np.linspace(-2, 2, 31).astype(np.float32)] * 3, x, rng.normal(size=500))
+        split = grown.arrays["threshold"][0] != np.float32(MOST)
+        assert split.any()
+        assert not grown.arrays["missing"][0][split].any()
 
 
 class TestRefit:
