@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 
 from florilegium.apps.engines.one_process import run_here
 from florilegium.apps.settings.configuration import complete
+from florilegium.clients.hyper.statistics import GLMHyper
 from florilegium.common.settings import Value
-from florilegium.models.statistics.glm import FAMILIES, Rows, sums
+from florilegium.models.statistics.glm import FAMILIES, Rows, bounded_poisson, sums
 from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.settings import FederationSettings
 from florilegium.partitions.sources.arrays import array_dataset
 from florilegium.privacy.accounting import multiplier
 from florilegium.privacy.clipping import clip_rows
-from florilegium.strategies.statistics.private_glm import linear, newton
+from florilegium.strategies.statistics.private_glm import PrivateGLM, linear, newton
 
 Array = NDArray[np.float64]
 REPEATS = 3
@@ -183,13 +184,16 @@ def coverage(repetitions: int = 200, rows: int = 4000) -> Iterator[str]:
     """Yield lines of how often 95 % intervals of private fits hold the true coefficients, and how wide they are."""
     true, clip, steps, bound = np.array([-0.3, 0.8, -0.5, 0.0]), 4.0, 6, 10.0
     family = FAMILIES["logistic"]
-    for name in ("logistic", "linear"):
+    for name in ("logistic", "linear", "poisson"):
         for epsilon in (0.5, 1.0, 4.0):
             inside, errors, plain = [], [], []
             for seed in range(repetitions):
                 rng = np.random.default_rng(seed)
                 z = np.column_stack([np.ones(rows), np.clip(rng.normal(size=(rows, 3)), -2, 2)])
-                if name == "logistic":
+                if name == "poisson":
+                    step, information = _poisson(rng, true, epsilon, 5 * rows)
+                    plain.append(np.sqrt(np.diag(np.linalg.inv(information))))
+                elif name == "logistic":
                     z = clip_rows(z, clip)
                     each = np.sqrt(2 * steps) * multiplier("gaussian", epsilon, 1e-6)
                     scales = each * family.residual * clip, each * family.slope_norm * clip**2
@@ -211,6 +215,22 @@ def coverage(repetitions: int = 200, rows: int = 4000) -> Iterator[str]:
             share, wider = np.mean(inside), np.mean(errors) / np.mean(plain)
             lowest = np.mean(inside, axis=0).min()
             yield f"| {name} | {epsilon:g} | {share:.3f} | {lowest:.3f} | {wider:.1f} |"
+
+
+def _poisson(rng: np.random.Generator, true: Array, epsilon: float, rows: int) -> tuple[dict[str, Array], Array]:
+    """Return the last step of a private Poisson fit of made rows, and the exact Hessian there."""
+    hyper = GLMHyper(privacy_unit="example", epsilon=epsilon, clip=4.0, steps=6, target_bound=12.0)
+    private, family = PrivateGLM(hyper, "poisson"), bounded_poisson(12.0)
+    z = clip_rows(np.column_stack([np.ones(rows), rng.normal(size=(rows, 3))]), 4.0)
+    made = Rows(z, np.minimum(rng.poisson(np.exp(z @ true)), 12.0)[:, None], np.ones(rows), np.zeros(rows))
+    step: dict[str, Array] = {"theta": np.zeros((1, 4))}
+
+    def ask(phase: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, Array], int]:
+        return sums(family, made, step["theta"]), 1
+
+    for _ in range(hyper.steps):
+        step = private.step(ask, step["theta"], rng)
+    return step, sums(family, made, step["theta"])["hessian"]
 
 
 if __name__ == "__main__":
