@@ -126,6 +126,26 @@ class Registry(Mapping[str, T], Generic[T]):
             return self._installed[name].value
         return name if ":" in name else ""
 
+    def table(self, name: str, stated: str = "") -> str:
+        """Return the name of the configuration table that holds an entry's own keys.
+
+        Args:
+            name: the entry.
+            stated: the table that it states; "": its name or, if it is a reference, the attribute in lower case.
+
+        Raises:
+            ConfigurationError: if the table of another package's entry has the name of one of the suite's own.
+        """
+        if name in self.own:
+            return name
+        table = stated or name.rpartition(":")[2].replace("_", "-").lower()
+        if table in self.own:
+            raise ConfigurationError(
+                f"{self._key}: the keys of '{name}' would stand in table [{table}], which is the suite's own; state "
+                "another table"
+            )
+        return table
+
     def origin(self, name: str) -> str:
         """Return where an entry comes from: "florilegium", or a package's name and version, or its module."""
         if name in self.own:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
 from florilegium.common.settings import Section
 from florilegium.partitions.own_partitioners import OWN_PARTITIONERS
@@ -85,17 +84,8 @@ def partitioner_table(name: str) -> str:
     Raises:
         ConfigurationError: if there is no such partitioner, or its table has the name of one of the suite's own.
     """
-    if not PARTITIONERS[name].section().model_fields:
-        return ""
-    if name in PARTITIONERS.own:
-        return name
-    table = PARTITIONERS[name].table or name.rpartition(":")[2].replace("_", "-").lower()
-    if table in PARTITIONERS.own:
-        raise ConfigurationError(
-            f"partitioner: the keys of '{name}' would stand in table [{table}], which is the suite's own; set "
-            "Partitioning.table"
-        )
-    return table
+    own = PARTITIONERS[name]
+    return PARTITIONERS.table(name, own.table) if own.section().model_fields else ""
 
 
 def file_keys(partitioner: str) -> list[str]:

@@ -36,7 +36,9 @@ FLOORS = {
     "partitions": ("partitioners", "sources"),
     "privacy": ("secure_sum",),
     "research": ("attacks", "board", "ledger", "studies"),
-    "strategies": ("settings", "folder", "exchange", "layers", "core", "clustering", "families", "statistics"),
+    "strategies": (
+        "robust", "settings", "folder", "exchange", "layers", "core", "clustering", "families", "statistics",
+    ),
     "tasks": ("metrics",),
 }  # fmt: skip
 """The rooms of a layer, which are its folders, from the lowest up: a room imports only rooms below it."""

@@ -21,12 +21,12 @@ from florilegium.common.settings import NoHyper, Section, Value, key
 from florilegium.common.toml import flatten, nested
 from florilegium.models.networks import NETWORKS, network_problem, takes
 from florilegium.partitions.loading import dataset_of
-from florilegium.partitions.registry import PARTITIONERS, partitioner_table
 from florilegium.partitions.settings import SourceSettings, check_rows
 from florilegium.partitions.sources.pieces import other_vocabulary
 from florilegium.partitions.sources.source import AUTO
 from florilegium.partitions.spec import DatasetSpec
 from florilegium.strategies.folder.run_folder import read_config
+from florilegium.strategies.settings.plugged import PLUGGED
 from florilegium.strategies.settings.server import TABLES, ServerSettings
 from florilegium.tasks.task import CLASSES
 
@@ -85,26 +85,25 @@ def sections() -> dict[str, type[Section]]:
     """Return every table of the suite's own configuration by its name; "" holds the common keys."""
     tables: dict[str, type[Section]] = {"": Settings, **TABLES}
     own = [(table_of(name), METHODS[name].hyper()) for name in METHODS.own]
-    own += [(name, PARTITIONERS[name].section()) for name in PARTITIONERS.own]
+    own += [entry for one in PLUGGED.values() for entry in one.suites().items()]
     return tables | {table: section for table, section in own if section.model_fields}
 
 
 def package_sections(config: Mapping[str, Value]) -> dict[str, type[Section]]:
-    """Return the tables of the method and the partitioner that ``config`` takes from other packages, by name.
+    """Return the tables of the method and other plug-ins that ``config`` takes from other packages, by name.
 
     Raises:
-        ConfigurationError: if both have a table of the same name.
+        ConfigurationError: if two have a table of the same name.
     """
-    method, partitioner = str(config.get("method", "")), str(config.get("partitioner", ""))
+    method = str(config.get("method", ""))
     tables: dict[str, type[Section]] = {}
     if method not in METHODS.own and not METHODS.problem(method):
         tables[table_of(method)] = METHODS[method].hyper()
-    if partitioner not in PARTITIONERS.own and not PARTITIONERS.problem(partitioner):
-        if (table := partitioner_table(partitioner)) in tables:
-            raise ConfigurationError(
-                f"method '{method}' and partitioner '{partitioner}' both have the table [{table}]; set Method.table"
-            )
-        tables[table] = PARTITIONERS[partitioner].section()
+    for word, one in PLUGGED.items():
+        for table, section in one.others(name := str(config.get(word, ""))).items():
+            if table in tables:
+                raise ConfigurationError(f"{word}: '{name}' and '{method}' both have the table [{table}]; rename one")
+            tables[table] = section
     return {table: section for table, section in tables.items() if section.model_fields}
 
 
@@ -212,14 +211,16 @@ def _parsed(given: tuple[tuple[str, type[Value], Value], ...]) -> tuple[Settings
     tables = {n: _check(section, _table(config, n, known), f"{n}.", problems) for n, section in TABLES.items()}
     if common["tokenizer"] == AUTO:
         common["tokenizer"] = named_folder(str(config["model"]))
-    method, model, partitioner = str(config["method"]), str(config["model"]), str(config["partitioner"])
-    named = (METHODS.problem(method), network_problem(model), PARTITIONERS.problem(partitioner))
+    method, model = str(config["method"]), str(config["model"])
+    chosen = [(one, str(config[key])) for key, one in PLUGGED.items()]
+    named = (METHODS.problem(method), network_problem(model), *(one.registry.problem(n) for one, n in chosen))
     problems += [problem for problem in named if problem]
-    own: Section | None = None
-    if not PARTITIONERS.problem(partitioner):
-        table = partitioner_table(partitioner)
-        own = _check(PARTITIONERS[partitioner].section(), _table(config, table, known), f"{table}.", problems)
-    parts = {**tables, "own": own or NoHyper()}
+    parts: dict[str, Section | None] = {**tables}
+    for one, name in chosen:
+        if not one.registry.problem(name):
+            table = one.table_of(name)
+            own = _check(one.keys(name), _table(config, table, known), f"{table}.", problems)
+            parts[one.field] = own or NoHyper()
     settings = _check(Settings, {**common, **parts}, "", problems) if all(tables.values()) else None
     entry = METHODS[method] if not METHODS.problem(method) else None
     names = {str(field.alias) for field in SourceSettings.model_fields.values()}

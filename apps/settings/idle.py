@@ -1,4 +1,4 @@
-"""Which of the keys that a run is given nothing in it reads: a method's or partitioner's own, and conditional ones."""
+"""Which of the keys that a run is given nothing in it reads: a plug-in's own, and conditional ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from florilegium.apps.methods.registry import METHODS, table_of
 from florilegium.apps.settings.configuration import defaults_of, sections
 from florilegium.common.settings import Value
-from florilegium.partitions.registry import PARTITIONERS, partitioner_table
+from florilegium.strategies.settings.plugged import PLUGGED, own_tables
 from florilegium.strategies.settings.server import TABLES
 
 log = logging.getLogger("flwr")
@@ -42,21 +42,21 @@ def warn_of_idle_keys(
 def idle_keys(given: Mapping[str, Value]) -> dict[str, str]:
     """Return those of the ``given`` keys that nothing in their run reads, each with the reason.
 
-    A method or partitioner of another package may read any key that all runs have.
+    A method or other plug-in of another package may read any key that all runs have.
 
     Args:
         given: keys of a run.
 
     Raises:
-        ConfigurationError: if the method or the partitioner does not exist.
+        ConfigurationError: if the method or another plug-in does not exist.
     """
     known = defaults_of(given)
     config = {**known, **given}
-    method, partitioner = str(config["method"]), str(config["partitioner"])
+    method = str(config["method"])
     config |= METHODS[method].implies
     tables = {key.partition(".")[0] for key in known if "." in key}
-    read = tables & {*TABLES, table_of(method), partitioner_table(partitioner)}
-    own = method in METHODS.own and partitioner in PARTITIONERS.own
+    read = tables & {*TABLES, table_of(method), *own_tables(config)}
+    own = method in METHODS.own and all(str(config[key]) in one.registry.own for key, one in PLUGGED.items())
     conditions = _conditions(table_of(method)) if own else {}
     found = {}
     for key in [key for key in given if key in known]:

@@ -17,9 +17,9 @@ from florilegium.apps.trackers.registry import TRACKERS
 from florilegium.common.errors import RunError
 from florilegium.common.files import write_text
 from florilegium.common.settings import Value
-from florilegium.partitions.registry import partitioner_table
 from florilegium.strategies.folder.main_figure import read_main
 from florilegium.strategies.folder.results import CLIENTS, SUMMARY, read_clients, read_summary
+from florilegium.strategies.settings.plugged import own_tables
 
 SENT = "trackers.json"
 """A file in a run's folder: what was sent, by tracker and place."""
@@ -41,7 +41,7 @@ def numbers(table: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 def tracked_run(path: Path, config: Mapping[str, Value], project: str) -> TrackedRun:
     """Return what identifies the run in ``path`` to a tracker; ``config`` without the tables that the run ignores."""
-    tables = ("privacy", table_of(str(config["method"])), partitioner_table(str(config["partitioner"])))
+    tables = ("privacy", table_of(str(config["method"])), *own_tables(config))
     return TrackedRun(path, project, {key: value for key, value in config.items() if _table(key) in ("", *tables)})
 
 

@@ -25,10 +25,10 @@ from florilegium.common.places import read_utf8
 from florilegium.common.settings import Value, folder
 from florilegium.common.toml import flatten, nested
 from florilegium.models.frozen import FILE, Frozen, hash_of
-from florilegium.partitions.registry import partitioner_table
 from florilegium.strategies.folder.attempts import PROVENANCE, STATUS, Attempts
 from florilegium.strategies.folder.metrics_file import MetricsFile, is_evaluated
 from florilegium.strategies.folder.results import CLIENTS, SUMMARY
+from florilegium.strategies.settings.plugged import own_tables
 from florilegium.strategies.settings.server import TABLES
 
 if TYPE_CHECKING:
@@ -318,8 +318,7 @@ class RunFolder:
 
 def _computes(config: Mapping[str, Value], table: str) -> Callable[[str], bool]:
     """Return whether a key affects what a run computes in a round, as a function of the key."""
-    partitioner = str(config.get("partitioner", ""))
-    tables = (table, *TABLES, partitioner_table(partitioner) if partitioner else "")
+    tables = (table, *TABLES, *own_tables(config))
 
     def computes(key: str) -> bool:
         prefix, dot, _ = key.partition(".")
@@ -332,7 +331,7 @@ def differing_settings(before: Mapping[str, Value], now: Mapping[str, Value], ta
     """Return old and new value, in words, of each key that affects results and differs between two configurations.
 
     All keys affect results except ``FREE_ON_RESUME`` and the tables of other methods than ``table``, and of other
-    partitioners than the one in ``now``.
+    plug-ins than those in ``now``.
     """
     computes = _computes(now, table)
     keys = [key for key in sorted(before.keys() | now.keys()) if computes(key) and before.get(key) != now.get(key)]

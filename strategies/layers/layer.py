@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from florilegium.clients.core.reports import Reports
 from florilegium.clients.core.secure_wire import Terms
+from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Request
 from florilegium.models.parameters import Arrays
 from florilegium.strategies.exchange.exchange import Outcome
@@ -57,6 +58,9 @@ class Running(Protocol):
 
     def shares(self) -> list[float]:
         """Return for each round the share of the trainable clients that are asked to train."""
+
+    def kept(self, folder: str, client: str, server_round: int) -> ClientState:
+        """Return the arrays that the server keeps under a name in a folder of the run, as they are in a round."""
 
 
 class Asks(Protocol):

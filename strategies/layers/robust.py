@@ -1,20 +1,34 @@
-"""Robust aggregation (``aggregation``): a median, trimmed mean or Krum in place of the mean of a cohort's updates."""
+"""Robust aggregation (``aggregation``): a rule in place of the mean of a cohort's updates, each of which it sees."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Self
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from florilegium.clients.core.wire import Request
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.seeds import numpy_generator
+from florilegium.models.parameters import Arrays, is_statistic
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.expected import Expected
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.exchange.requests import Exchange
 from florilegium.strategies.layers.layer import Layer, Running
-from florilegium.strategies.layers.robust_rules import check_cohorts, robust_sum
+from florilegium.strategies.layers.trusted import Trusted, check_examples
+from florilegium.strategies.robust.before import buckets, nearest_neighbours
+from florilegium.strategies.robust.registry import RULES
+from florilegium.strategies.robust.rule import Combined, Rule
+from florilegium.strategies.robust.stack import Stack
 from florilegium.strategies.settings.server import ServerSettings
+
+log = logging.getLogger("flwr")
 
 NOT_A_MEAN = {
     "sum": "",
@@ -24,6 +38,9 @@ NOT_A_MEAN = {
     "statistics": "it adds up statistics, not updates",
     "nothing": "",
 }
+FOLDER = "robust"
+"""Folder of a run in which the server keeps what rules remember."""
+MEAN = "mean"
 
 
 def gap(messages: Messages) -> str:
@@ -32,34 +49,118 @@ def gap(messages: Messages) -> str:
 
 
 def check(settings: ServerSettings, gap: str) -> None:
-    """Raise :class:`ConfigurationError` if ``aggregation`` is not "mean" and the method computes something else.
+    """Raise :class:`ConfigurationError` if a run's method cannot have its ``aggregation``.
 
     Args:
         settings: the run's configuration.
         gap: what the run's method computes instead of a mean; "" if it computes one.
     """
-    if gap and settings.aggregation != "mean":
+    name = settings.aggregation
+    if name == MEAN:
+        return
+    if gap:
         raise ConfigurationError(
-            f"aggregation: '{settings.aggregation}' is not supported by method '{settings.method}': {gap}; use 'mean'"
+            f"aggregation: '{name}' is not supported by method '{settings.method}': {gap}; use '{MEAN}'"
         )
+    if settings.robust.mixing != "none" and not RULES[name].mixes:
+        raise ConfigurationError(
+            f"robust.mixing: '{name}' follows single clients over rounds, and '{settings.robust.mixing}' mixes their "
+            "updates; set it to 'none'"
+        )
+
+
+def least(settings: ServerSettings) -> int:
+    """Return the smallest number of updates with which the run's rule tolerates ``attackers``."""
+    rows, before, attackers = RULES[settings.aggregation].least(settings.attackers), settings.robust, settings.attackers
+    if before.mixing == "bucketing":
+        return (rows - 1) * before.bucket_size + 1
+    return max(rows, 2 * attackers + 1) if before.mixing == "nearest-neighbours" else rows
+
+
+def rule_of(settings: ServerSettings) -> Rule:
+    """Return the run's rule, with its own keys."""
+    kind = RULES[settings.aggregation]
+    return kind(settings.rule if isinstance(settings.rule, kind.keys) else kind.keys(), settings.attackers)
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a rule may know of an exchange (:class:`florilegium.strategies.robust.rule.Surroundings`).
+
+    Attributes:
+        running, exchange: the run and the exchange.
+        clients: the clients whose updates the rows are.
+        trains: makes the server's own update.
+        purpose: tells what the rule remembers from what the layer does; letters.
+    """
+
+    running: Running
+    exchange: Exchange
+    clients: Sequence[str]
+    trains: Trusted
+    purpose: str = "rule"
+
+    def generator(self, *purpose: str) -> np.random.Generator:
+        """Return the generator of this round, this exchange and a purpose."""
+        one = self.exchange
+        return numpy_generator(self.running.settings.seed, "robust", *purpose, one.number, one.phase)
+
+    def remembered(self, name: str) -> Arrays:
+        """Return what was kept under a name; {} if nothing. A client's name is its id; others begin with "_"."""
+        return self.running.kept(FOLDER, name, self.exchange.number).load(self._part) or {}
+
+    def remember(self, name: str, arrays: Arrays) -> None:
+        """Keep arrays under a name, for this phase and purpose."""
+        state = self.running.kept(FOLDER, name, self.exchange.number)
+        state.save(arrays, self._part)
+        state.commit()
+
+    def trusted(self) -> Arrays:
+        """Return the update that the server makes on its own examples."""
+        return self.trains.update(self.exchange)
+
+    @property
+    def _part(self) -> str:
+        return self.purpose + "".join(filter(str.isalnum, self.exchange.phase))
 
 
 class Robust(Layer):
     """Has nodes return single clients' updates, and combines them by the rule."""
 
     def __init__(self, running: Running) -> None:
-        self._running = running
+        self._running, self._rule = running, rule_of(running.settings)
+        self._rounds, self._seconds = 0, 0.0
+        self._excluded: dict[str, int] = {}
 
     @classmethod
     def opened(cls, running: Running) -> Self | None:
         """Return the layer if ``aggregation`` is a robust rule."""
-        return cls(running) if running.settings.aggregation != "mean" else None
+        return cls(running) if running.settings.aggregation != MEAN else None
 
     def check(self, groups: Callable[[], Mapping[str, Sequence[str]]]) -> None:
-        """Raise :class:`ConfigurationError` if a cohort is too small for the rule."""
+        """Raise :class:`ConfigurationError` if a cohort is too small for the rule, or the server lacks examples."""
         running, s = self._running, self._running.settings
-        of = len(running.trainable())
-        check_cohorts(s, [running.asked(running.cohort_size(r), of) for r in range(1, s.rounds + 1)])
+        of, needed = len(running.trainable()), least(s)
+        sizes = [running.asked(running.cohort_size(r), of) for r in range(1, s.rounds + 1)]
+        if sizes and min(sizes) < needed:
+            mixed = "" if s.robust.mixing == "none" else f", robust.mixing = '{s.robust.mixing}'"
+            raise ConfigurationError(
+                f"aggregation: '{s.aggregation}' with attackers = {s.attackers}{mixed} needs {needed} clients, but a "
+                f"cohort has {min(sizes)}. Ask more (cohort-size, participation, final-participation), or lower "
+                "attackers"
+            )
+        if type(self._rule).trusts:
+            check_examples(s, deployed=running.clients.deployed)
+
+    def begin(self, first: Arrays, rounds: int, done: int) -> None:
+        """Raise :class:`ConfigurationError` if the server is to train a network of which it has a part."""
+        running = self._running
+        if type(self._rule).trusts and (lacking := [name for name in running.exchanged if name not in first]):
+            s = running.settings
+            raise ConfigurationError(
+                f"aggregation: '{s.aggregation}' has the server train as clients do, and with method '{s.method}' it "
+                f"has no '{lacking[0]}' of the network; use another rule"
+            )
 
     def request(self, exchange: Exchange, request: Request) -> Request:
         """Return a request for single updates."""
@@ -73,5 +174,76 @@ class Robust(Layer):
         """Return the outcome with the combined update in place of single ones, times the total weight."""
         if not exchange.updates or not outcome.clients:
             return outcome
+        started, s, count = time.perf_counter(), self._running.settings, len(outcome.clients)
+        if count < (needed := least(s)):
+            log.warning(
+                "the model stays as it is: %d clients have replied, '%s' needs %d", count, s.aggregation, needed
+            )
+            return replace(outcome, arrays={n: np.zeros(a.shape[1:]) for n, a in outcome.arrays.items()})
+        found = self._combined(exchange, outcome)
+        self._rounds += 1
+        self._seconds += time.perf_counter() - started
+        return replace(outcome, arrays={name: array * outcome.weight for name, array in found.update.items()})
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is counted, for checkpoints."""
+        return {"robust": {"combined": self._rounds, "seconds": self._seconds, "excluded": self._excluded}}
+
+    def take_back(self, facts: Mapping[str, Any]) -> None:
+        """Restore what was counted; checkpoints of earlier versions have nothing."""
+        own = facts.get("robust", {})
+        self._rounds, self._seconds = own.get("combined", 0), own.get("seconds", 0.0)
+        self._excluded = dict(own.get("excluded", {}))
+
+    def report(self) -> dict[str, Any]:
+        """Return how often updates were combined, the mean seconds, and how often each client was excluded."""
+        if not self._rounds:
+            return {}
+        excluded = dict(sorted(self._excluded.items(), key=lambda entry: (-entry[1], entry[0])))
+        seconds = round(self._seconds / self._rounds, 4)
+        return {"robust": {"combined": self._rounds, "seconds_each": seconds, "excluded": excluded}}
+
+    # --------------------------------------------------------------------------------------- details
+
+    @cached_property
+    def _trusted(self) -> Trusted:
+        return Trusted(self._running.settings)
+
+    def _combined(self, exchange: Exchange, outcome: Outcome) -> Combined:
+        """Return what the rule makes of the updates, after momentum and mixing; count whom it has excluded."""
         s = self._running.settings
-        return replace(outcome, arrays=robust_sum(outcome, s.aggregation, s.attackers))
+        around = Around(self._running, exchange, outcome.clients, self._trusted)
+        if s.robust.momentum:
+            _slow(outcome, replace(around, purpose="momentum"), s.robust.momentum)
+        uniform = np.ones(len(outcome.clients))
+        stack = Stack(outcome.arrays, outcome.metrics["weight"] if type(self._rule).weighted else uniform)
+        if s.robust.mixing == "bucketing":
+            stack = stack.mixed(buckets(len(stack), s.robust.bucket_size, around))
+        elif s.robust.mixing == "nearest-neighbours":
+            stack = stack.mixed(nearest_neighbours(stack, s.attackers))
+        found = self._rule.combine(stack, around)
+        if found.excluded is not None:
+            for client, out in zip(outcome.clients, _without_share(found.excluded, stack.mixing), strict=True):
+                if out:
+                    self._excluded[client] = self._excluded.get(client, 0) + 1
+        return found
+
+
+def _without_share(excluded: NDArray[np.bool_], mixing: NDArray[Any] | None) -> NDArray[np.bool_]:
+    """Return whether each client's update is in no row that counts."""
+    return excluded if mixing is None else np.asarray((mixing[~excluded] == 0).all(axis=0))
+
+
+def _slow(outcome: Outcome, around: Around, β: float) -> None:
+    """Replace each client's update by its momentum m ← β·m + (1 − β)·update, in place; m starts as the first update."""
+    for row, client in enumerate(around.clients):
+        before = around.remembered(client)
+        own = {}
+        for name, array in outcome.arrays.items():
+            if is_statistic(name):
+                continue
+            old = before.get(name)
+            if old is not None and old.shape == array.shape[1:]:
+                array[row] = β * old + (1 - β) * array[row]
+            own[name] = array[row].copy()
+        around.remember(client, own)

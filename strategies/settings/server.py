@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import SerializeAsAny, ValidationInfo, field_validator
 
 from florilegium.clients.core.settings import SharedSettings
 from florilegium.common.errors import ConfigurationError
-from florilegium.common.settings import NAME, Section, key, parse_numbers
+from florilegium.common.settings import NAME, NoHyper, Section, key, parse_numbers
 from florilegium.partitions.settings import FederationSettings
+from florilegium.strategies.robust.registry import RULES
 from florilegium.strategies.settings.buffer import BufferSettings
 from florilegium.strategies.settings.fleet import FleetSettings
+from florilegium.strategies.settings.robust import RobustSettings
 
 OPTIONAL_NAME = rf"^({NAME})?$"
 BETAS: Mapping[str, Sequence[float]] = {"fedadagrad": (0.0,), "fedadam": (0.9, 0.99), "fedyogi": (0.9, 0.99)}
@@ -62,10 +64,10 @@ class ServerSettings(FederationSettings, SharedSettings):
     min_examples: int = key(
         0, "clients with fewer training examples are skipped; the log and `summary.json` say so", ge=0
     )
-    aggregation: Literal["mean", "median", "trimmed-mean", "krum"] = key(
+    aggregation: str = key(
         "mean",
-        "how updates are combined; all but `mean` tolerate `attackers`, need individual updates, and weight all "
-        "clients equally",
+        "how updates are combined; all but `mean` need individual updates ([what each does](robust.md))",
+        values=", ".join((*(f"`{name}`" for name in RULES.own), "`package.module:Class`")),
     )
     attackers: int = key(
         0, "number of clients with arbitrary updates that `aggregation` must tolerate", ge=0, where="aggregation!=mean"
@@ -191,6 +193,8 @@ class ServerSettings(FederationSettings, SharedSettings):
     )
     fleet: FleetSettings = FleetSettings()
     buffer: BufferSettings = BufferSettings()
+    robust: RobustSettings = RobustSettings()
+    rule: SerializeAsAny[Section] = NoHyper()
 
     @field_validator("server_betas")
     @classmethod

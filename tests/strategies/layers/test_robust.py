@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,12 @@ from florilegium.models.parameters import Arrays
 from florilegium.strategies.exchange.exchange import collect
 from florilegium.strategies.exchange.expected import Expected
 from florilegium.strategies.folder.run_folder import read_checkpoint
-from florilegium.strategies.layers.robust_rules import combine, least
+from florilegium.strategies.layers.trusted import check_examples
+from florilegium.strategies.robust.rule import Combined, Rule, Surroundings, mean_of
+from florilegium.strategies.robust.stack import Stack
 from tests.fingerprints import cases
 from tests.runs import Runs
-from tests.support import adapting, assert_rounded
+from tests.support import adapting, assert_rounded, settings
 
 KEYS: dict[str, Value] = {
     "method": "fedavg", "model": "linear", "num-clients": 7, "participation": 1.0, "rounds": 1, "local-epochs": 1,
@@ -42,63 +43,10 @@ def run(tmp_path: Path) -> Runs:
     return Runs(tmp_path, KEYS)
 
 
-def _changes(count: int) -> Arrays:
-    rng = np.random.default_rng(1)
-    return {"w": rng.normal(size=(count, 3, 4)), "b": rng.normal(size=(count, 3))}
-
-
-def test_median_and_trimmed_mean_of_every_entry() -> None:
-    changes = _changes(7)
-    ordered = {name: np.sort(rows, axis=0) for name, rows in changes.items()}
-    for name, found in combine(changes, "median", 2).items():
-        np.testing.assert_allclose(found, ordered[name][3])
-    for name, found in combine(changes, "trimmed-mean", 2).items():
-        np.testing.assert_allclose(found, ordered[name][2:5].mean(axis=0))
-
-
-def test_krum_is_the_change_whose_neighbours_are_nearest() -> None:
-    """By all subsets: of 7 changes with 2 attackers, the least sum of squared distances to 3 others."""
-    changes = _changes(7)
-    flat = np.concatenate([changes["w"].reshape(7, -1), changes["b"]], axis=1)
-    scores = [
-        min(sum(np.square(flat[i] - flat[j]).sum() for j in others) for others in combinations({*range(7)} - {i}, 3))
-        for i in range(7)
-    ]
-    found = combine(changes, "krum", 2)
-    np.testing.assert_allclose(found["w"], changes["w"][int(np.argmin(scores))])
-    np.testing.assert_allclose(found["b"], changes["b"][int(np.argmin(scores))])
-
-
-@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
-def test_rules_compute_in_float64(rule: str) -> None:
-    """Updates in float32 with a large common part: ‖x‖² + ‖y‖² − 2xᵀy would be rounding alone, and so would be sums."""
-    parts = np.array([0.0, 0.25, 0.5, 3.0, 9.0])[:, None] * np.ones(64)
-    rows = (4096.0 + parts).astype(np.float32)
-    found = combine({"w": rows}, rule, 1)["w"]
-    assert found.dtype == np.float64
-    middle = {"median": 0.5, "trimmed-mean": 1.25, "krum": 0.25}[rule]
-    np.testing.assert_array_equal(found, np.full(64, 4096.0 + middle))
-    pair = {"w": np.array([[1.0], [1.0 + 2**-23]], np.float32)}
-    if rule == "median":
-        assert combine(pair, rule, 0)["w"] == 1.0 + 2**-24  # no number of float32
-
-
-@pytest.mark.parametrize("attackers", [1, 2, 13, 22])
-@pytest.mark.parametrize("count", [45, 47, 49])
-def test_as_many_are_trimmed_as_there_are_attackers(count: int, attackers: int) -> None:
-    """Counts of which f/c times c is, in floating point, less than f."""
-    rows = np.arange(count, dtype=np.float64)
-    rows[:attackers], rows[count - attackers :] = -1e9, 1e12
-    (found,) = combine({"w": rows[:, None]}, "trimmed-mean", attackers)["w"]
-    assert found == pytest.approx(np.arange(attackers, count - attackers).mean())
-
-
-@pytest.mark.parametrize(("rule", "needed"), [("median", 5), ("trimmed-mean", 5), ("krum", 7)])
+@pytest.mark.parametrize(("rule", "needed"), [("median", 5), ("krum", 7), ("bulyan", 11), ("foolsgold", 2)])
 def test_too_few_clients(run: Runs, rule: str, needed: int) -> None:
-    assert least(rule, 2) == needed
-    combine(_changes(needed), rule, 2)
-    keys: dict[str, Value] = {"aggregation": rule, "attackers": 2, "rounds": 2, "min-success": 0.1}
-    for fewer in ({"cohort-size": needed - 1}, {"participation": 1.0, "final-participation": 0.5}):
+    keys: dict[str, Value] = {"aggregation": rule, "attackers": 2, "rounds": 2, "min-success": 0.1, "num-clients": 12}
+    for fewer in ({"cohort-size": needed - 1}, {"participation": 1.0, "final-participation": (needed - 1) / 12}):
         with pytest.raises(ConfigurationError, match=rf"'{rule}' with attackers = 2 needs {needed} clients, but a coh"):
             run("refused", **{**keys, **fewer})
 
@@ -109,6 +57,101 @@ def test_methods_that_average_no_updates_refuse_other_rules(run: Runs, method: s
         ConfigurationError, match=rf"'median' is not supported by method '{re.escape(method)}': it .*'mean'"
     ):
         run("refused", **{**cases()[method], **adapting(method, "fc.1"), "aggregation": "median"})
+
+
+class Middle(Rule):
+    """A rule of another package: the mean of all but the shortest and the longest f updates."""
+
+    title, source = "the mean of the updates of middle length", "own work"
+
+    def combine(self, stack: Stack, around: Surroundings) -> Combined:
+        order = np.argsort(stack.lengths())[self.attackers : len(stack) - self.attackers]
+        return mean_of(stack, order)
+
+
+def test_a_rule_of_another_package(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    _attacked(monkeypatch)
+    path = run("own", rounds=2, aggregation=f"{__name__}:Middle", attackers=2)
+    summary = json.loads((path / "summary.json").read_text())["robust"]
+    assert summary["combined"] == 2
+    assert summary["excluded"]["2"] == summary["excluded"]["5"] == 2
+    assert sum(summary["excluded"].values()) == 2 * 4
+    with pytest.raises(ConfigurationError, match="aggregation: 'kurm' is not a rule that combines updates; did you"):
+        run("refused", aggregation="kurm")
+    with pytest.raises(ConfigurationError, match=r"aggregation: '.*:KEYS' is not .*expected a subclass of Rule"):
+        run("refused", aggregation=f"{__name__}:KEYS")
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        ({"aggregation": "krum", "attackers": 1, "robust.mixing": "bucketing"}, "'bucketing' needs 9 clients"),
+        ({"aggregation": "median", "attackers": 3, "robust.mixing": "bucketing"}, "needs 13 clients"),
+        ({"aggregation": "norm-bound", "attackers": 4, "robust.mixing": "nearest-neighbours"}, "needs 9 clients"),
+        ({"aggregation": "foolsgold", "robust.mixing": "bucketing"}, "robust.mixing: 'foolsgold' follows single"),
+        ({"aggregation": "fltrust"}, "'fltrust' needs examples of the server's own with labels: set server-examples"),
+        (
+            {"aggregation": "fltrust", "method": "fedper", "model": "mlp", "server-examples": 9},
+            "'fltrust' has the server train as clients do, and with method 'fedper' it has no 'fc3.weight'",
+        ),
+        ({"aggregation": "multi-krum", "multi-krum.selected": -1}, "multi-krum.selected"),
+    ],
+)
+def test_what_a_rule_needs_is_checked_before_the_run(run: Runs, keys: dict[str, Value], wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match=wrong):
+        run("refused", **keys)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"aggregation": "centred-clipping", "robust.momentum": 0.9},
+        {"aggregation": "foolsgold"},
+        {"aggregation": "median", "robust.mixing": "bucketing"},
+        {"aggregation": "fltrust", "server-examples": 20},
+        {"aggregation": "norm-bound", "norm-bound.noise": 0.01},
+    ],
+)
+def test_resumed_runs_remember(run: Runs, keys: dict[str, Value]) -> None:
+    """What rules keep of earlier rounds, and what they draw, is that of the run that was not broken off."""
+    whole, broken = run.whole_and_broken(3, rounds=4, **{"evaluate-every": 1, **keys})
+    np.testing.assert_array_equal(_model(whole), _model(broken))
+    reports = [json.loads((path / "summary.json").read_text())["robust"] for path in (whole, broken)]
+    assert reports[0]["excluded"] == reports[1]["excluded"]
+    assert reports[0]["combined"] == reports[1]["combined"] == 4
+
+
+def test_momentum_averages_each_clients_updates_over_rounds(run: Runs) -> None:
+    """With norm bounding that bounds nothing, the second round's step is β times the first plus (1 − β) new ones."""
+    keys: dict[str, Value] = {"aggregation": "norm-bound", "norm-bound.norm": 1e9}
+    first, plain = _model(run("one", **keys)), _model(run("two", rounds=2, **keys))
+    start = np.concatenate([a.ravel() for a in unpack(_first_sent(run)).values()])
+    slow = _model(run("slow", rounds=2, **{**keys, "robust.momentum": 0.75}))
+    assert_rounded(slow - first, 0.75 * (first - start) + 0.25 * (plain - first))
+
+
+def _first_sent(run: Runs) -> Any:
+    return next(message for message in run.grid.sent if message.metadata.message_type == "train").content["arrays"]
+
+
+def test_fltrust_follows_the_servers_own_training(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attackers that are almost all clients turn nothing; the step is no longer than the server's own update."""
+    honest = FedAvgClient.train
+
+    def train(client: FedAvgClient, arrays: Arrays) -> Answer:
+        answer = honest(client, arrays)
+        if client.client_id != "3":
+            for name, array in answer.arrays.items():
+                array -= 20 * (array - arrays[name])
+        return answer
+
+    monkeypatch.setattr(FedAvgClient, "train", phase(train))
+    keys: dict[str, Value] = {"partitioner": "iid", "server-examples": 100}
+    path = run("trusted", rounds=3, aggregation="fltrust", attackers=6, **keys)
+    excluded = json.loads((path / "summary.json").read_text())["robust"]["excluded"]
+    assert excluded == dict.fromkeys("012456", 3)
+    with pytest.raises(ConfigurationError, match="those of server-data have none"):
+        check_examples(settings(**{**KEYS, **keys, "server-data": "/a/file.parquet"}), deployed=False)
 
 
 def test_a_round_in_which_too_few_answer_changes_nothing(run: Runs) -> None:
