@@ -55,6 +55,8 @@ class Account:
 
     home: Home
     _lock: FileLock = field(init=False)
+    _asked: dict[str, Place] = field(default_factory=dict)
+    """How far runs have come; on disk from the next reply that leaves, since before it nothing has."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_lock", FileLock(f"{self.home.usage_file}.lock"))
@@ -66,22 +68,17 @@ class Account:
             DeniedError: if this phase of this round was asked for as often as it may be, or a later one already.
         """
         with self._lock:
-            usage = self._read()
-            before = usage.asked.get(asked.full_name, Place())
-            place = Place(attempt=asked.attempt, round=asked.round)
-            if (place.attempt, place.round) < (before.attempt, before.round):
-                raise DeniedError("reply.times", f"round {place.round} is over: round {before.round} was asked for")
-            if (place.attempt, place.round) == (before.attempt, before.round):
-                place = before
-            assert asked.rule is not None
-            phase, times = f"{asked.phase} {asked.rule.reduce}", asked.rule.times
-            if (count := place.phases.get(phase, 0)) >= times:
-                raise DeniedError(
-                    "reply.times", f"round {place.round}, {phase}: asked for {count} times; at most {times}"
-                )
-            place.phases[phase] = count + 1
-            usage.asked[asked.full_name] = place
-            self._write(usage)
+            before = self._asked.get(asked.full_name) or self._read().asked.get(asked.full_name, Place())
+        place = Place(attempt=asked.attempt, round=asked.round)
+        if (place.attempt, place.round) < (before.attempt, before.round):
+            raise DeniedError("reply.times", f"round {place.round} is over: round {before.round} was asked for")
+        if (place.attempt, place.round) == (before.attempt, before.round):
+            place = before
+        assert asked.rule is not None
+        phase, times = f"{asked.phase} {asked.rule.reduce}", asked.rule.times
+        if (count := place.phases.get(phase, 0)) >= times:
+            raise DeniedError("reply.times", f"round {place.round}, {phase}: asked for {count} times; at most {times}")
+        self._asked[asked.full_name] = place.model_copy(update={"phases": {**place.phases, phase: count + 1}})
 
     def leave(
         self, run: str, size: int, multiplier: float | None, limits: Limits, budget: Budget, today: date
@@ -109,6 +106,7 @@ class Account:
             epsilon = self._epsilon(usage, budget, multiplier)
             usage.runs[run] = usage.runs.get(run, 0) + size
             usage.days[day] = usage.days.get(day, 0) + size
+            usage.asked.update(self._asked)
             self._write(usage)
             if multiplier is not None:
                 Ledger(self.home.epsilon_file, budget.delta).add(multiplier, 1.0)

@@ -110,7 +110,7 @@ def test_a_phase_is_asked_for_once_a_round(tmp_path: Path) -> None:
         with pytest.raises(DeniedError) as refused:
             keeper.ask(question)
         assert refused.value.line == "reply.times"
-    keeper.ask(asked(lineage=[1]))  # the run was resumed from its first round
+    exchanged(keeper, asked(lineage=[1]), reply())  # the run was resumed from its first round
     again = begun(tmp_path / "owner", HEAD + TRAIN)  # the device starts again
     with pytest.raises(DeniedError, match="asked for 1 times"):
         again.ask(asked(lineage=[1]))
