@@ -1,9 +1,9 @@
 """``python -m benchmarks.gate``: what the owner's gate adds to an exchange of a device, beside the device's own work.
 
-The device's work is what its SuperNode does with one request and reply: pass the message to the process of the run, which returns
-an update of the model's size, and make the objects that Flower sends. The gate reads the request, bounds
-the reply, adds noise, charges and logs it. Both are timed in turns in this process; nothing is trained or sent, so that
-the ratio to a whole exchange is smaller. The figures are in docs/results/deployment.md.
+The device's work is what its SuperNode does with one request and reply: pass the message to the process of the run,
+which returns an update of the model's size, and make the objects that Flower sends. The gate reads the request, bounds
+the reply, adds noise, charges and logs it. Both are timed in turns in this process; nothing is trained or sent, so
+that the ratio to a whole exchange is smaller. The figures are in docs/results/deployment.md.
 """
 
 from __future__ import annotations
