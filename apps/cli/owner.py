@@ -40,7 +40,7 @@ _TRAINING = (
 """Keys of training that a first policy leaves to the run."""
 
 
-@policy.add("florilegium device policy init /etc/florilegium/owner --app site.pub --method fedavg --rounds 50")
+@policy.add("florilegium device policy init /var/lib/a/owner --app site.pub --method fedavg --rounds 50")
 def init(
     folder: Folder,
     app: Annotated[str, typer.Option(help="64 digits: the public key of a signer; or a file with it")] = "",
@@ -92,7 +92,7 @@ def _asked(given: N | None, question: str, usual: N) -> N:
     return typer.prompt(question, usual, type=type(usual)) if given is None else given
 
 
-@policy.add("florilegium device policy check /etc/florilegium/owner")
+@policy.add("florilegium device policy check /var/lib/a/owner")
 def check(folder: Folder) -> None:
     """Check a policy, who may change it, and say what may leave the device."""
     from florilegium.owner.explained import rules
@@ -103,7 +103,7 @@ def check(folder: Folder) -> None:
     show(("phase", "reduce", "norm", "noise", "ε of one", "bits besides"), rules(found), str(home.policy_file))
 
 
-@policy.add("florilegium device policy explain /etc/florilegium/owner run.toml --set rounds=20")
+@policy.add("florilegium device policy explain /var/lib/a/owner run.toml --set rounds=20")
 def explain(
     folder: Folder,
     run: Annotated[str, typer.Argument(help="a recipe, a file of keys such as run.toml, or a run's folder")] = "",
@@ -123,7 +123,7 @@ def explain(
     print("the policy allows this configuration")
 
 
-@policy.add("florilegium device policy withdraw /etc/florilegium/owner --run RUN")
+@policy.add("florilegium device policy withdraw /var/lib/a/owner --run RUN")
 def withdraw(
     folder: Folder,
     run: Annotated[str, typer.Option(help="the name of a run")] = "",
@@ -140,7 +140,7 @@ def withdraw(
     print(f"withdrawn from {run or app or 'everything'}")
 
 
-@logs.add("florilegium device log show /etc/florilegium/owner --refused", name="show")
+@logs.add("florilegium device log show /var/lib/a/owner --refused", name="show")
 def show_log(
     folder: Folder,
     run: Annotated[str, typer.Option(help="only of this run")] = "",
@@ -153,7 +153,7 @@ def show_log(
     show(COLUMNS, lines(open_home(folder).log_file, run, refused=refused))
 
 
-@logs.add("florilegium device log verify /etc/florilegium/owner --head 12:0f…")
+@logs.add("florilegium device log verify /var/lib/a/owner --head 12:0f…")
 def verify(
     folder: Folder,
     head: Annotated[str, typer.Option(help="COUNT:HASH that was noted earlier, elsewhere")] = "",
@@ -167,7 +167,7 @@ def verify(
     print(verify_log(home.log_file, public(home.key()), noted=Head.of(head) if head else None))
 
 
-@logs.add("florilegium device log export /etc/florilegium/owner log.json")
+@logs.add("florilegium device log export /var/lib/a/owner log.json")
 def export(folder: Folder, target: Annotated[Path, typer.Argument(help="a new file")]) -> None:
     """Check the log, and write it with the device's public key into one JSON file, for somebody else to check."""
     from florilegium.common.files import write_text
