@@ -12,6 +12,7 @@ from florilegium.apps.methods.registry import METHODS
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.metrics_file import read_evaluations
+from florilegium.tasks.task import FAMILY
 from tests.fingerprints import cases
 from tests.runs import Runs
 from tests.support import TASK, config, mostly_long
@@ -34,6 +35,10 @@ def test_what_learns_no_targets_has_no_loss_and_no_metrics(method: str) -> None:
 def test_the_loss_and_weights_of_classes_change_what_is_learned(method: str, key: str, tmp_path: Path) -> None:
     if method in IGNORING:
         with pytest.raises(ConfigurationError, match=f"{key}: it would have no effect"):
+            assemble(config(**{**cases()[method], key: CHANGES[key]}), one_thread=True)
+        return
+    if key == "loss" and FAMILY in METHODS[method].client_class().needs:
+        with pytest.raises(ConfigurationError, match="needs the likelihood of a generalised linear model"):
             assemble(config(**{**cases()[method], key: CHANGES[key]}), one_thread=True)
         return
     runs = Runs(tmp_path, {**cases()[method], "metrics": "perplexity,accuracy"})
