@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +13,7 @@ import typer
 
 from florilegium.apps.cli.groups import DATA, PRIVACY, Group
 from florilegium.apps.cli.options import Assignments, Recipe, complete_dataset
-from florilegium.apps.cli.tables import Cell, fit, show
+from florilegium.apps.cli.tables import Cell, Valued, fit, show, tell
 
 if TYPE_CHECKING:
     from florilegium.partitions.shares import Federation
@@ -25,17 +26,17 @@ LARGEST = 10
 """Classes that are named for each client where there is no room for a column of each class."""
 
 
-@data.add("florilegium datasets")
+@data.add("florilegium datasets", listing=True)
 def datasets() -> None:
     """List the datasets."""
     from florilegium.partitions.datasets import DATASETS
     from florilegium.partitions.spec import DatasetSpec
 
-    rows = []
+    rows: list[list[Cell]] = []
     for name in DATASETS:
         spec = None if DATASETS.problem(name) else DATASETS[name]
         if not isinstance(spec, DatasetSpec):  # a function, which describes its data when called; or a broken package
-            rows.append((name, "", "", "", DATASETS.origin(name), "", DATASETS.problem(name)))
+            rows.append([name, "", "", None, DATASETS.origin(name), [], DATASETS.problem(name)])
             continue
         origin = spec.hub or (
             "(scikit-learn)"
@@ -47,11 +48,11 @@ def datasets() -> None:
             else DATASETS.origin(name)
         )
         shape = "×".join(map(str, spec.shape))
-        rows.append((name, spec.kind, shape, str(spec.classes), origin, ", ".join(spec.client_columns), ""))
+        rows.append([name, spec.kind, shape, spec.classes, origin, [*spec.client_columns], ""])
     show(["dataset", "kind", "input", "classes", "hub id", "natural clients", "problem"], rows)
 
 
-@data.add("florilegium partition --set partitioner=dirichlet --output clients.png", "tables:partition")
+@data.add("florilegium partition --set partitioner=dirichlet --output clients.png", "tables:partition", listing=True)
 def partition(
     recipe: Recipe,
     assignments: Assignments = None,
@@ -74,13 +75,13 @@ def partition(
         plot_federation(
             federation, dataset, output, f"{settings.dataset}: {settings.partitioner}, seed {settings.seed}"
         )
-        print(output)
+        tell(output)
     if devices:
         from florilegium.partitions.devices import write_device
 
         for client in range(len(federation)):
             write_device(federation, dataset, client, devices / str(client))
-        print(devices)
+        tell(devices)
     if save:
         from florilegium.partitions.loading import load_dataset
         from florilegium.partitions.split_files import of_federation, write_split
@@ -88,10 +89,12 @@ def partition(
         whole = load_dataset(settings)
         examples = (len(whole.train), 0 if whole.test is None else len(whole.test))
         write_split(of_federation(federation, dataset, examples), save)
-        print(save)
+        tell(save)
 
 
-@data.add("florilegium fleet --set fleet.speed=50 --set fleet.upload=2 --output fleet.png", "tables:partition")
+@data.add(
+    "florilegium fleet --set fleet.speed=50 --set fleet.upload=2 --output fleet.png", "tables:partition", listing=True
+)
 def fleet(
     recipe: Recipe,
     assignments: Assignments = None,
@@ -112,36 +115,37 @@ def fleet(
         from florilegium.common.pages import write_picture
 
         write_picture(draw_fleet(found), output)
-        print(output)
+        tell(output)
 
 
 def _show_clients(federation: Federation, dataset: Dataset, title: str) -> None:
     """Print a row for each client: group, numbers of examples, and those of each class, or of the largest classes."""
     counts = federation.class_counts(dataset)[:, : dataset.spec.learned.num_strata]
-    columns: dict[str, list[str]] = {"client": [str(client) for client in range(len(federation))]}
+    columns: dict[str, Sequence[Cell]] = {"client": range(len(federation))}
     if any(federation.names):
         columns["name"] = [str(name) for name in federation.names]
     columns["group"] = [
         "unseen" if unseen else "seen" if labeled else "unlabeled"
         for unseen, labeled in zip(federation.unseen, federation.labeled, strict=True)
     ]
-    columns |= {"train": [str(size) for size in federation.train.sizes]}
-    columns |= {"test": [str(size) for size in federation.test.sizes]}
+    columns |= {"train": [int(size) for size in federation.train.sizes]}
+    columns |= {"test": [int(size) for size in federation.test.sizes]}
     if any(federation.angles):
-        columns["angle"] = [f"{angle:g}" for angle in federation.angles]
+        columns["angle"] = [Valued(angle, f"{angle:g}") for angle in federation.angles]
     if federation.noise is not None:
-        columns["noise"] = [f"{level:.3g}" for level in federation.noise.levels]
+        columns["noise"] = [Valued(float(level), f"{level:.3g}") for level in federation.noise.levels]
     clients = [*zip(*columns.values(), strict=True)]
     names = [*columns, *map(str, dataset.spec.learned.strata_names)]
     rows: list[list[Cell]] = [
-        [*own, *(str(count or "·") for count in row)] for own, row in zip(clients, counts, strict=True)
+        [*own, *(Valued(int(count), str(count or "·")) for count in row)]
+        for own, row in zip(clients, counts, strict=True)
     ]
     if not fit(names, rows):
         names = [*columns, "classes", "largest classes"]
         rows = [
             [
                 *own,
-                str((row > 0).sum()),
+                int((row > 0).sum()),
                 [f"{number}: {row[number]}" for number in (-row).argsort()[:LARGEST] if row[number]],
             ]
             for own, row in zip(clients, counts, strict=True)

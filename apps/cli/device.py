@@ -102,7 +102,7 @@ def serve(
         take_part(options, keeper(owner, device))
 
 
-@device.add("florilegium device status --state-dir /var/lib/a")
+@device.add("florilegium device status --state-dir /var/lib/a", listing=True)
 def status(state_dir: StateDir) -> None:
     """List what the device keeps: run, client, last round, model, and privacy budget spent."""
     from florilegium.apps.devices.stored_runs import STATUS

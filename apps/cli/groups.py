@@ -12,8 +12,11 @@ and the group that has it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from contextlib import nullcontext
+from functools import wraps
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import click
 import typer
@@ -21,6 +24,7 @@ from typer.core import TyperGroup
 
 from florilegium.apps.cli.completion import use_bash
 from florilegium.apps.cli.mirror import mirrored
+from florilegium.apps.cli.tables import as_json
 from florilegium.apps.origins.package import RESEARCH, has_research, own_entry_points, research
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.plugins import Registry
@@ -48,17 +52,43 @@ class Group(typer.Typer):
         super().__init__(**options)
         self._title = title
 
-    def add(self, example: str, *like: str, **options: Any) -> Callable[[F], F]:
+    def add(self, example: str, *like: str, listing: bool = False, **options: Any) -> Callable[[F], F]:
         """Return a decorator that makes a function a command of the group.
 
         Args:
             example: a whole line that could be typed, for the end of the command's help.
             like: functions of the Python interface, such as "running:run": the command's parameters of the same names
                 have their defaults and help (:func:`mirrored`).
+            listing: whether the command shows a table, and so has ``--json``.
             options: further arguments of :meth:`typer.Typer.command`.
         """
         joined = self.command(rich_help_panel=self._title, epilog=f"Example: {example}", **options)
-        return lambda command: joined(mirrored(command, like) if like else command)
+
+        def join(command: F) -> F:
+            whole = mirrored(command, like) if like else command
+            joined(_with_json(whole) if listing else whole)
+            return command
+
+        return join
+
+
+def _with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that shows a table with an option ``--json`` besides its own."""
+
+    @wraps(command)
+    def listed(*, json: bool, **own: Any) -> None:
+        with as_json() if json else nullcontext():
+            command(**own)
+
+    option = Annotated[bool, typer.Option("--json", help="print the rows as JSON")]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = [one.replace(kind=keyword) for one in inspect.signature(command).parameters.values()]
+    listed.__annotations__ = {**get_type_hints(command, include_extras=True), "json": option}
+    own = [one.replace(annotation=listed.__annotations__[one.name]) for one in own]
+    listed.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*own, inspect.Parameter("json", keyword, default=False, annotation=option)]
+    )
+    return listed
 
 
 COMMANDS: Registry[typer.Typer] = Registry("command", "a command", {})

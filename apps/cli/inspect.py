@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, get_args
@@ -24,7 +25,7 @@ from florilegium.apps.cli.options import (
     run_path,
     runs_folder,
 )
-from florilegium.apps.cli.tables import Cell, show, show_report
+from florilegium.apps.cli.tables import Cell, Valued, give, show, show_report
 from florilegium.common.errors import ConfigurationError, nearest
 
 looking = Group(INSPECT)
@@ -64,7 +65,7 @@ def report(
     print(target)
 
 
-@looking.add("florilegium runs --state stopped --last 5")
+@looking.add("florilegium runs --state stopped --last 5", listing=True)
 def runs(
     runs_dir: RunsDir = None,
     state: Annotated[str, typer.Option(help="only runs in this state, such as running, completed or stopped")] = "",
@@ -100,7 +101,8 @@ def runs(
         facts = (run.name, run.state, run.method, run.dataset, run.seed, run.rounds)
         rows.append([*("" if fact is None else str(fact) for fact in facts), named])
     head = ["run", "state", "method", "dataset", "seed", "rounds"]
-    show([*head, *figures] if len(figures) == 1 else [*head, "figure"], rows)
+    if not give([asdict(run) for run in shown]):
+        show([*head, *figures] if len(figures) == 1 else [*head, "figure"], rows)
     if next(found, None):
         print(f"Older runs are left out; --last 0 lists all in {root}.", file=sys.stderr)
 
@@ -177,7 +179,7 @@ def transfer(
     print(output)
 
 
-@looking.add("florilegium methods")
+@looking.add("florilegium methods", listing=True)
 def methods(
     vectorised: Annotated[
         bool, typer.Option("--vectorised", help="list only those that key `vectorise` speeds up; imports PyTorch")
@@ -199,7 +201,7 @@ def methods(
     show(["method", "what it is", "source", "package", "own keys"], rows)
 
 
-@looking.add("florilegium recipes ppfe-cifar10-s2")
+@looking.add("florilegium recipes ppfe-cifar10-s2", listing=True)
 def recipes(
     name: Annotated[str, of_recipe("one to show, as TOML: keys, variants, sweeps, tuning; without it: list all")] = "",
 ) -> None:
@@ -214,10 +216,12 @@ def recipes(
     if name:
         stem, _, variant = name.partition(":")
         layers, keys = read_layers(stem), read_recipe(name)
-        print("\n".join(introduction(find_recipe(stem))))
         variants = {own: nested(keys) for own, keys in layers.variants.items()}
         tables = {} if variant else {"variants": variants, "sweeps": layers.sweeps, "tune": layers.tune}
-        print(tomli_w.dumps({**nested(keys), **{what: own for what, own in tables.items() if own}}), end="")
+        content = {**nested(keys), **{what: own for what, own in tables.items() if own}}
+        if not give(content):
+            print("\n".join(introduction(find_recipe(stem))))
+            print(tomli_w.dumps(content), end="")
         return
     rows: list[list[Cell]] = []
     for one in recipe_names():
@@ -228,7 +232,7 @@ def recipes(
     show(["recipe", "method", "dataset", "reproduces", "sweeps", "tune", "variants"], rows)
 
 
-@looking.add("florilegium keys fedprox", "tables:keys")
+@looking.add("florilegium keys fedprox", "tables:keys", listing=True)
 def keys(word: Annotated[str, typer.Argument(autocompletion=complete_method)]) -> None:
     """List the configuration keys: values, default, meaning; words of PyTorch and Flower find them, too."""
     from florilegium.apps.settings.configuration import sections
@@ -236,7 +240,7 @@ def keys(word: Annotated[str, typer.Argument(autocompletion=complete_method)]) -
 
     known = [key for group in groups(sections() | installed_sections()) for key in group.keys]
     rows = [
-        (key.name, key.shown_default, key.values.replace("\\|", "|"), key.meaning)
+        (key.name, Valued(key.default, key.shown_default), key.values.replace("\\|", "|"), key.meaning)
         for key in known
         if word in key.name or word in key.also
     ]

@@ -92,7 +92,7 @@ def _asked(given: N | None, question: str, usual: N) -> N:
     return typer.prompt(question, usual, type=type(usual)) if given is None else given
 
 
-@policy.add("florilegium device policy check /var/lib/a/owner")
+@policy.add("florilegium device policy check /var/lib/a/owner", listing=True)
 def check(folder: Folder) -> None:
     """Check a policy, who may change it, and say what may leave the device."""
     from florilegium.owner.explained import rules
@@ -140,7 +140,7 @@ def withdraw(
     print(f"withdrawn from {run or app or 'everything'}")
 
 
-@logs.add("florilegium device log show /var/lib/a/owner --refused", name="show")
+@logs.add("florilegium device log show /var/lib/a/owner --refused", name="show", listing=True)
 def show_log(
     folder: Folder,
     run: Annotated[str, typer.Option(help="only of this run")] = "",

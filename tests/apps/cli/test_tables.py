@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+import click
 import pytest
+import typer
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
@@ -84,3 +90,74 @@ def test_a_federation_of_many_classes_fits_a_narrow_terminal(partitioner: str) -
         found = [(int(label), int(count)) for label, count in re.findall(r"(\d+): (\d+)", text)]
         assert dict(found) == {label: count for label, count in enumerate(row.tolist()) if count}
         assert [count for _, count in found] == sorted(row[row > 0].tolist(), reverse=True)
+
+
+def _commands() -> dict[str, click.Command]:
+    """Return all commands by their words, such as "device status"."""
+
+    def below(group: click.Group, words: str) -> Iterator[tuple[str, click.Command]]:
+        for name, command in group.commands.items():
+            if isinstance(command, click.Group):
+                yield from below(command, f"{words}{name} ")
+            else:
+                yield f"{words}{name}", command
+
+    root = typer.main.get_command(cli)
+    assert isinstance(root, click.Group)
+    return dict(below(root, ""))
+
+
+class TestJson:
+    @pytest.mark.parametrize("command", ["methods", "keys mu", "datasets", "recipes", "partition --set num-clients=3"])
+    def test_it_has_what_a_pipe_gets(self, command: str) -> None:
+        """The same rows under the same headings, but numbers as numbers and lists as lists."""
+        words = command.split() + (["--set", f"cache-dir={CACHE}"] if command.startswith("partition") else [])
+        head, *lines = (line.split("\t") for line in _call(*words, env={}))
+        rows = json.loads("\n".join(_call(*words, "--json", env={})))
+        assert [*rows[0]] == [name.replace(" ", "_") for name in head]
+        for row, line in zip(rows, lines, strict=True):
+            for value, text in zip(row.values(), line, strict=True):
+                if isinstance(value, list):
+                    assert ", ".join(value) == text
+                elif isinstance(value, str):
+                    assert json.dumps(value) == text or re.sub(r"\s+", " ", value) == text
+                else:
+                    assert value == (None if text == "" else 0 if text == "·" else json.loads(text))
+
+    def test_runs_have_every_figure_with_its_name(self, tmp_path: Path) -> None:
+        assert json.loads("\n".join(_call("runs", "--runs-dir", str(tmp_path), "--json"))) == []
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / "config.toml").write_text('method = "fedper"\ndataset = "digits"\nseed = 7\n')
+        (tmp_path / "a" / "metrics.jsonl").write_text(
+            '{"round": 4, "evaluation_seconds": 1, "seen": {"accuracy": 0.12345678}}\n'
+        )
+        assert json.loads("\n".join(_call("runs", "--runs-dir", str(tmp_path), "--json"))) == [
+            {"name": "a", "state": "unknown", "method": "fedper", "dataset": "digits", "seed": 7, "rounds": 4,
+             "figure": "accuracy", "value": 0.12345678},
+        ]  # fmt: skip
+
+    def test_a_recipe_is_an_object(self) -> None:
+        text, told = (_call("recipes", "fedgtst-mnist", *more, env={}) for more in ([], ["--json"]))
+        assert json.loads("\n".join(told)) == tomllib.loads("\n".join(text))
+
+    def test_names_of_files_are_told_aside(self, tmp_path: Path) -> None:
+        words = ["partition", "--set", f"cache-dir={CACHE}", "--save", str(tmp_path / "split.json"), "--json"]
+        result = CliRunner().invoke(cli, words)
+        assert [row["client"] for row in json.loads(result.stdout)] == [*range(20)]
+        assert result.stderr.strip() == str(tmp_path / "split.json")
+
+    def test_every_list_has_it(self) -> None:
+        """A command whose code shows a table and nothing else has ``--json``; the others are named here, with why."""
+        other = {
+            "check": "several tables and an estimate",
+            "device policy explain": "the exit status says it",
+            **dict.fromkeys(("run", "compare", "sweep", "tune", "report", "board"), "its folder has the tables as CSV"),
+            **dict.fromkeys(("flamby", "ledger"), "writes a page"),
+        }
+        showing = {
+            name for name, command in _commands().items()
+            if re.search(r"\bshow\(|_show_clients\(", inspect.getsource(inspect.unwrap(command.callback)))  # type: ignore[arg-type]
+        }  # fmt: skip
+        having = {name for name, command in _commands().items() if any(one.name == "json" for one in command.params)}
+        assert having == showing - other.keys()
+        assert {"methods", "recipes", "runs", "datasets", "keys", "device status", "device log show"} <= having
