@@ -204,8 +204,20 @@ def methods(
 @looking.add("florilegium recipes ppfe-cifar10-s2", listing=True)
 def recipes(
     name: Annotated[str, of_recipe("one to show, as TOML: keys, variants, sweeps, tuning; without it: list all")] = "",
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="print the JSON schema of recipes, by which editors complete and check TOML"),
+    ] = False,
 ) -> None:
     """List the recipes, which are papers' experiments, or show one with everything that it inherits."""
+    if schema:
+        import json
+
+        from florilegium.apps.sweeps.recipe_schema import recipe_schema
+
+        if not give(content := recipe_schema()):
+            print(json.dumps(content, ensure_ascii=False, indent=1))
+        return
     import tomli_w
 
     from florilegium.apps.runs.experiment import read_layers, read_recipe
