@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,45 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Remove the roles of Sphinx from docstrings: ``:class:`Run``` is shown as a name."""
     return ROLE.sub("<code>", html)
+
+
+def on_nav(nav: Any, config: Any, files: Any) -> Any:
+    """Keep the navigation for :func:`on_post_build`."""
+    config.extra["navigation"] = nav
+    return nav
+
+
+def on_post_build(config: Any) -> None:
+    """Write ``llms.txt``, an index for language models (llmstxt.org): every page by section, with a sentence."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for section in config.extra["navigation"].items:
+        lines += [f"## {section.title}", "", *map(_entry, _pages(section)), ""]
+    Path(config.site_dir, "llms.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _pages(section: Any) -> Iterator[Any]:
+    for item in section.children:
+        if item.is_section:
+            yield from _pages(item)
+        elif item.is_page:
+            yield item
+
+
+def _entry(page: Any) -> str:
+    told = _first_sentence(page.markdown or "")
+    return f"- [{page.title}]({page.url}){f': {told}' if told else ''}"
+
+
+def _first_sentence(markdown: str) -> str:
+    """Return the first whole sentence of a page's text, without marks of links; "" if it has none."""
+    plain = re.sub(r"<!--.*?-->|^```.*?^```", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    paragraphs = (part.strip("\n") for part in re.split(r"\n[ \t]*\n", plain))
+    for part in paragraphs:
+        if re.match(r"[A-Za-z*`\[]", part):
+            text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(part.split()))
+            if re.search(r"\.(\s|$)", text):
+                return re.split(r"(?<=\.)\s", text)[0]
+    return ""
 
 
 def _converted(notebook: str, name: str) -> tuple[str, dict[str, bytes]]:

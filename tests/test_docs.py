@@ -136,6 +136,12 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for page in tmp_path.rglob("*.html"):
         assert not re.findall(r'(?:src|<link[^>]*href)="https?://[^"]+', page.read_text(encoding="utf-8")), page
+    assert not [*tmp_path.rglob("__pycache__"), *tmp_path.rglob("*.py")]
+    index = (tmp_path / "llms.txt").read_text(encoding="utf-8")
+    listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)(?:: \S.*)?$", index, re.MULTILINE)
+    assert {*listed} == {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.html")} - {"404.html"}
+    assert "- [FedProx](methods/fedprox.html): As FedAvg, but a penalty keeps each client's model close" in index
+    assert (tmp_path / "search" / "search_index.js").is_file()  # read as a script, where pages are files
 
 
 def _without_command(page: Path) -> list[str]:
