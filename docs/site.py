@@ -39,6 +39,8 @@ PICTURE = re.compile(
     r'<img alt="([^"]+)" src="([^"]+)">\s*</picture>'
 )
 """A picture for dark and for light pages: the dark file, the words, the light file."""
+SHIM = "https://unpkg.com/iframe-worker/shim"
+"""What the theme's plugin `offline` loads."""
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?")
 
 
@@ -90,6 +92,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Remove the roles of Sphinx from docstrings: ``:class:`Run``` is shown as a name."""
     return ROLE.sub("<code>", html)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Load the script that lets the search run without a web server from the site, not from another server."""
+    return output.replace(SHIM, os.path.relpath("iframe-worker.js", os.path.dirname(page.url) or "."))
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """Do as :func:`on_post_page` for pages that are not made from a text."""
+    return output_content.replace(SHIM, "/iframe-worker.js")
 
 
 def on_nav(nav: Any, config: Any, files: Any) -> Any:

@@ -18,6 +18,7 @@ import florilegium as fl
 from docs.generate.method_pages import FACTS, index, new_page, read_page, with_facts, with_pages
 from florilegium.apps.methods.registry import METHODS
 from florilegium.common.errors import ConfigurationError
+from tests.browser import BROWSER, dom
 from tests.processes import BIN, ROOT
 from tests.support import CACHE
 
@@ -141,7 +142,10 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)(?:: \S.*)?$", index, re.MULTILINE)
     assert {*listed} == {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.html")} - {"404.html"}
     assert "- [FedProx](methods/fedprox.html): As FedAvg, but a penalty keeps each client's model close" in index
-    assert (tmp_path / "search" / "search_index.js").is_file()  # read as a script, where pages are files
+    if BROWSER is not None:
+        found = dom(f"{(tmp_path / 'methods' / 'fedprox.html').as_uri()}?q=pFedHN", tmp_path / "profile")
+        results = re.findall(r'<a href="([^"]*)" class="md-search-result__link', found)
+        assert any("methods/pfedhn.html" in result for result in results)
 
 
 def _without_command(page: Path) -> list[str]:

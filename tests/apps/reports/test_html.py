@@ -6,8 +6,6 @@ import base64
 import html
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,9 +17,9 @@ from florilegium.apps.reports.html import _anywhere, picture_of, write_html
 from florilegium.apps.reports.pictures import plot_curves
 from florilegium.apps.reports.pools import sections
 from tests.apps.reports.made import made_run
+from tests.browser import BROWSER, dom
 from tests.support import CACHE
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ASK = """
 addEventListener("load", () => {
   const all = name => [...document.querySelectorAll(name)];
@@ -105,18 +103,8 @@ class TestHtml:
         """Every picture is drawn, every table has rows, and only tables in their boxes are wider than the page."""
         asking = tmp_path / "asking.html"
         asking.write_text(file.read_text(encoding="utf-8").replace("</body>", f"<script>{ASK}</script></body>"))
-        options = [
-            "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-            f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=5000",
-        ]  # fmt: skip
-        done = subprocess.run(
-            [str(BROWSER), *options, "--dump-dom", asking.as_uri()],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        )
-        match = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout)
+        shown = dom(asking.as_uri(), tmp_path / "profile", width)
+        match = re.search(r'<pre id="seen">(.*?)</pre>', shown)
         assert match is not None
         seen = json.loads(html.unescape(match[1]))
         assert seen["pictures"] > 8
