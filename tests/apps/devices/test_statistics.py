@@ -150,3 +150,18 @@ def test_trees_of_devices_are_those_of_a_simulation(tmp_path: Path) -> None:
     assert len(kept) == 3
     leaves = [load_file(file)["trees.leaf"] for file in kept]
     assert all(np.abs(own - first["trees.leaf"]).max() > 1e-3 for own in leaves)
+
+
+def test_owners_decide_on_extremes_and_share_a_key(tmp_path: Path) -> None:
+    """The extremes are those of the device that allows it; the key of hashes is one that the server does not know."""
+    nodes, secret = _devices(tmp_path), tmp_path / "secret"
+    secret.write_text("a secret of the three owners")
+    shared = [one | {"row-key": str(secret)} for one in nodes]
+    shared[1] |= {"extremes": True}
+    keys = {**_keys(tmp_path, "describe", 3), "describe.extremes": True, "describe.duplicates": True}
+    found = json.loads((Runs(tmp_path / "runs", keys)("run", shared) / "description.json").read_text())
+    ages = found["columns"]["age"]
+    assert (ages["min"], ages["max"]) == pytest.approx((_rows(1).age.min(), _rows(1).age.max()), rel=1e-6)
+    assert (ages["extremes_of"], found["shared_rows"]["keyed"]) == (1, True)
+    without = json.loads((Runs(tmp_path / "runs", keys)("without", nodes) / "description.json").read_text())
+    assert (without["columns"]["age"]["max"], without["shared_rows"]["keyed"]) == (None, False)
