@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import shlex
 import time
 from collections.abc import Collection, Sequence
@@ -11,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from florilegium.apps.origins.package import version
 from florilegium.apps.reports.notes import notes
+from florilegium.apps.reports.page_parts import Picture, csv_of, picture_of
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import (
     PLACES,
@@ -44,14 +42,6 @@ _FOLDERS = ("--runs-dir", "--output")
 """Options that name a folder of whoever typed a command."""
 TARGETS = (0.8, 0.9, 0.95)
 """Figures to be reached, as shares of the best method's final one."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A vector picture as a data URI, with a text for readers who do not see it."""
-
-    source: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -90,6 +80,7 @@ def write_html(
         undefined=StrictUndefined,
         trim_blocks=True,
     )
+    environment.filters["csv"] = csv_of
     text = environment.get_template("report.html.j2").render(
         title=title, version=version(), date=time.strftime("%Y-%m-%d"), skipped=skipped, meaning=MEANING,
         pairs_meaning=PAIRS_MEANING, sections=[_section(section, varied, compared) for section in found],
@@ -130,14 +121,6 @@ def _section(section: Section, varied: Collection[str], compared: bool) -> dict[
         "runs": _runs(pools),
         "commands": _commands(pools),
     }
-
-
-def picture_of(figure: Figure, text: str) -> Picture:
-    """Return a figure as SVG in a data URI: an image of its own, so that names in it do not clash with others'."""
-    drawn = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": text}):  # the same report twice is the same file
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
-    return Picture(f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue().encode()).decode()}", text)
 
 
 def _partition(pool: Pool) -> tuple[Picture | None, str]:

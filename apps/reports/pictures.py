@@ -126,7 +126,7 @@ def plot_clients(pools: Sequence[Pool]) -> ShownFigure:
 
 
 def _single(pools: Sequence[Pool], draw: Callable[[Axes], None]) -> ShownFigure:
-    figure = ShownFigure(5.6, 3.5 + 0.1 * len(pools))
+    figure = ShownFigure(4.8, 3.3 + 0.1 * len(pools))
     axes = figure.subplots()
     draw(axes)
     _legend(figure, axes)
