@@ -77,7 +77,7 @@ def read(message: Message, policy: Policy, client: str, rounds: int | None) -> A
             return Asked(kind)
         if kind == STAGE:
             return _stage(Stage.unpack(message.content), policy, client)
-        request = Request.unpack(message.content, trains=kind == "train", run="")
+        request = Request.unpack(message.content, trains=kind == "train", run="", copy=False)
     except (RunError, TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, DeniedError):
             raise

@@ -91,7 +91,7 @@ def passed(asked: Asked, content: RecordDict, policy: Policy, client: str) -> Le
             return _stage(StageReply.unpack(content), client)
         if not isinstance(content.get("arrays", ConfigRecord()), ConfigRecord | ArrayRecord):
             raise TypeError("its arrays are no arrays")
-        reply = Reply.unpack(content)
+        reply = Reply.unpack(content, copy=False)
     except DeniedError:
         raise
     except Exception as error:  # an app may return anything

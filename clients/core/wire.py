@@ -105,25 +105,25 @@ def flat(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord | ConfigRecord:
     return ArrayRecord({"flat": Array(layout, (len(data),), _FLAT, data)})
 
 
-def unpack(record: ArrayRecord | ConfigRecord) -> Arrays:
-    """Return the arrays of ``record`` by name, in order, however they were packed.
+def unpack(record: ArrayRecord | ConfigRecord, *, copy: bool = True) -> Arrays:
+    """Return the arrays of ``record`` by name, in order, however they were packed; ``copy``: they may be written to.
 
     Raises:
         Exception: of several kinds, if the record is malformed.
     """
     if isinstance(record, ConfigRecord):
-        return _split(record["layout"], record["data"])
+        return _split(record["layout"], record["data"], copy=copy)
     arrays: Arrays = {}
     for name, array in record.items():
-        arrays |= _split(array.dtype, array.data) if array.stype == _FLAT else {name: array.numpy()}
+        arrays |= _split(array.dtype, array.data, copy=copy) if array.stype == _FLAT else {name: array.numpy()}
     return arrays
 
 
-def _split(layout: object, data: object) -> Arrays:
+def _split(layout: object, data: object, *, copy: bool) -> Arrays:
     if not isinstance(layout, str) or not isinstance(data, bytes):
         raise TypeError(f"arrays are a layout and bytes, not {type(layout).__name__} and {type(data).__name__}")
     arrays: Arrays = {}
-    buffer, start = bytearray(data), 0  # a copy, because received arrays may be written to
+    buffer, start = bytearray(data) if copy else data, 0
     for name, kind, shape in json.loads(layout):
         fits = type(shape) is list and len(shape) <= _AXES
         if not fits or not all(type(length) is int and 0 <= length < _LONGEST for length in shape):
@@ -137,8 +137,8 @@ def _split(layout: object, data: object) -> Arrays:
     return arrays
 
 
-def _arrays(content: RecordDict, name: str) -> Arrays:
-    return unpack(cast(ArrayRecord | ConfigRecord, content[name])) if name in content else {}
+def _arrays(content: RecordDict, name: str, *, copy: bool = True) -> Arrays:
+    return unpack(cast(ArrayRecord | ConfigRecord, content[name]), copy=copy) if name in content else {}
 
 
 @dataclass(frozen=True)
@@ -221,13 +221,14 @@ class Request:
         return content
 
     @staticmethod
-    def unpack(content: RecordDict, *, trains: bool, run: str) -> Request:
+    def unpack(content: RecordDict, *, trains: bool, run: str, copy: bool = True) -> Request:
         """Read the content of a message.
 
         Args:
             content: content of the received message.
             trains: whether it is a train message; of a stock strategy's message this determines the phase.
             run: the run's name to use for a stock strategy, whose messages have none.
+            copy: whether its arrays may be written to.
 
         Raises:
             RunError: if a field is missing or of another type.
@@ -235,7 +236,7 @@ class Request:
         if "config" not in content:
             raise RunError("the request has no record 'config'")
         config = dict(cast(ConfigRecord, content["config"]))
-        arrays, scatter = _arrays(content, "arrays"), _arrays(content, "scatter")
+        arrays, scatter = (_arrays(content, name, copy=copy) for name in ("arrays", "scatter"))
         if not config.get("clients"):
             config.pop("clients", None)
             work = Work(int(cast(int, config.pop("server-round", 0))), run)
@@ -305,8 +306,8 @@ class Reply:
         return content
 
     @staticmethod
-    def unpack(content: RecordDict) -> Reply:
-        """Read the content of a message.
+    def unpack(content: RecordDict, *, copy: bool = True) -> Reply:
+        """Read the content of a message; ``copy``: its arrays may be written to.
 
         Raises:
             Exception: of several kinds, if it is malformed.
@@ -316,7 +317,8 @@ class Reply:
         values = np.array(outcome["values"], dtype=float).reshape(len(names), len(clients)).tolist()
         failures = {str(one): printable(why) for one, why in zip(outcome["failed"], outcome["reasons"], strict=True)}
         mark = printable(outcome.get("mark", ""), 200)
-        return Reply(clients, _arrays(content, "arrays"), dict(zip(names, values, strict=True)), failures, mark)
+        arrays = _arrays(content, "arrays", copy=copy)
+        return Reply(clients, arrays, dict(zip(names, values, strict=True)), failures, mark)
 
     def expect(self, mark: str) -> None:
         """Raise ``ValueError`` if this is a reply to another request than ``mark`` names, such as one sent before."""
