@@ -39,7 +39,8 @@ def enter() -> list[str]:
 
 
 def _end_as(child: int) -> None:
-    """Wait for a child, holding no descriptor open, and end as it does."""
+    """Wait for a child, holding no descriptor open, and end as it does, or with the parent."""
+    leave_signals_to_the_parent()  # again, since a namespace of users ends it
     os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 1 << 16 else 1 << 16)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):

@@ -7,6 +7,7 @@ whether its attack has worked: 1 if it has, 0 if not.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +26,9 @@ from florilegium.apps.devices.resident import prepare
 from florilegium.clients.core.wire import Reply
 from florilegium.owner.home import Home
 from tests.apps.devices.test_owner import CODE, answered
+from tests.apps.devices.test_supernode import PROJECT, bundled
 from tests.owner.made import HEAD, TEST, TRAIN, entries, request
+from tests.processes import ROOT, kill_family
 
 ATTACKS = """
 import ctypes, errno, socket, subprocess, threading
@@ -285,6 +288,10 @@ def leaves(message, context):
     time.sleep(1)
     return reply(message)
 
+def leaves_and_waits(message, context):
+    leaves(message, context)
+    time.sleep(300)
+
 def links_away(message, context):
     for name in ("owner", "file"):
         os.symlink(message.content["config"][name], pathlib.Path.home() / name)
@@ -374,3 +381,52 @@ def test_links_are_not_followed_when_it_is_over(tmp_path: Path, facts: dict[str,
     assert (tmp_path / "owner" / "policy.toml").exists()
     assert (tmp_path / "file").read_text() == "another file"
     assert not [*(tmp_path / "state" / "_scratch").iterdir()]
+
+
+ALONE_IN_A_CELL = """
+import sys
+from pathlib import Path
+from florilegium.apps.devices.resident import App, Resident, prepare
+from florilegium.owner.confine.cell import Cell
+from tests.apps.devices.test_supernode import _context
+from tests.owner.made import request
+if __name__ == "__main__":
+    prepare(confined=True)
+    fab, digest, scratch, mark = sys.argv[1:]
+    cell = Cell((), (), scratch, 4000, 100, 512, 8, False)
+    app = App("tests/told", "1.0.0", Path(fab).read_bytes(), digest)
+    Resident(app, cell).answer(request(arguments={"abstract": mark}), _context())
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_the_supervisor(tmp_path: Path, end: signal.Signals) -> None:
+    """An app in a cell, and what it has started, end with the supervisor, however that ends."""
+    (tmp_path / "scratch").mkdir()
+    app = bundled(tmp_path, "leaves_and_waits", PROJECT, WHOLE + LIES)
+    (tmp_path / "fab").write_bytes(app.fab)
+    (tmp_path / "alone.py").write_text(ALONE_IN_A_CELL)
+    mark = f"{tmp_path.name}-{end.name}"
+    words = [
+        sys.executable,
+        str(tmp_path / "alone.py"),
+        str(tmp_path / "fab"),
+        app.hash,
+        str(tmp_path / "scratch"),
+        mark,
+    ]
+    parent = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    def until(there: bool) -> None:
+        deadline = time.monotonic() + 60
+        while (f"left-{mark}" in [_name(process) for process in psutil.process_iter()]) != there:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    try:
+        until(there=True)
+        parent.send_signal(end)
+        parent.wait(10)
+        until(there=False)
+    finally:
+        kill_family(parent.pid)
