@@ -192,6 +192,10 @@ class ClientData:
         """Return the same data, with training examples that training changes (:meth:`Examples.redrawn`)."""
         return self._with(lambda: self.train.redrawn(change))
 
+    def changed(self, change: Callable[[Examples], Examples]) -> ClientData:
+        """Return the same data with other training examples, which ``change`` returns."""
+        return self._with(lambda: change(self.train))
+
     def weighted(self, weigh: Callable[[NDArray[Any]], NDArray[np.float32]]) -> ClientData:
         """Return the same data, with weights of training examples: ``weigh`` returns them, (n,), given the targets."""
 

@@ -30,7 +30,7 @@ FLOORS = {
         "methods", "settings", "trackers", "origins", "assembly", "engines", "runs", "reports", "devices", "tuning",
         "sweeps", "api", "cli",
     ),
-    "clients": ("hyper", "core", "layers", "node", "clustering", "families", "statistics"),
+    "clients": ("hyper", "attacks", "core", "layers", "node", "clustering", "families", "statistics"),
     "models": ("statistics",),
     "owner": ("confine",),
     "partitions": ("partitioners", "sources"),

@@ -135,7 +135,7 @@ class Assembly:
         """
         from florilegium.strategies.core.federation import Setup  # not imported in client processes
         from florilegium.strategies.exchange.roster import Roster
-        from florilegium.strategies.layers import bound, buffers, robust
+        from florilegium.strategies.layers import attacked, bound, buffers, robust
 
         s, method, hyper = self.settings, self.method, self.hyper
         if s.privacy.unit == "client":
@@ -149,6 +149,7 @@ class Assembly:
             check_buffered(s, why_not(method, "buffered rounds", hyper))
         check_compression(s, why_not(method, "compressed updates", hyper))
         robust.check(s, why_not(method, "robust aggregation", hyper))
+        attacked.check(s, dataset_of(s), why_not(method, "robust aggregation", hyper) or unbounded)
         own, other = [*buffers_of(self.network)], "it does not state what its messages are"
         buffers.check(s, other if stated is None else buffers.gap(stated), own)
         # The roster calls this in simulations only: real devices hold their own data.

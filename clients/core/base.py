@@ -20,11 +20,12 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from florilegium.clients.attacks.registry import attack_of
 from florilegium.clients.core.batch_orders import EACH_ROUND
 from florilegium.clients.core.kept import Kept
 from florilegium.clients.core.order import Order, checked
 from florilegium.clients.core.phases import ContractError, check_overrides, contracts_of, phase
-from florilegium.clients.core.reports import ENDINGS, Reports, measured, named
+from florilegium.clients.core.reports import ENDINGS, SUCCESS, Reports, measured, named
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import (
@@ -33,6 +34,7 @@ from florilegium.clients.core.training import (
     Group,
     Objective,
     evaluate,
+    features,
     in_batches,
     least_batch,
     train,
@@ -208,6 +210,8 @@ class BaseClient(NumPyClient):
             if name == "test" and len(self.data.validation):
                 found = evaluate(self.predictor, self.data.validation, self.task)
                 answer.metrics.update({f"validation_{name}": found[name] for name in measured(self.task)})
+            if name == "test" and self.settings.attack != "none":
+                answer.metrics.update(self._attacked())
         if self.settings.privacy.unit == "example":
             answer.metrics["epsilon"] = self.account.epsilon()
         return answer
@@ -447,6 +451,14 @@ class BaseClient(NumPyClient):
         z = self.noise_multiplier()
         self.pay(z, rate, steps)
         return lambda model: PrivateGradients(model, z, p.clip_norm, rate, size, ghost=p.gradients == "ghost")
+
+    def _attacked(self) -> dict[str, float]:
+        """Return the share of test examples for which the model predicts what attackers want; {} without a goal."""
+        s = self.settings
+        goal = attack_of(s.attack, s.attack_keys).probed(self.data.test)
+        if goal is None or not len(goal):
+            return {}
+        return {SUCCESS: float((features(self.predictor, goal).argmax(dim=1) == goal.y).double().mean())}
 
     def noise_multiplier(self) -> float:
         """Return the noise multiplier z: the configured one, or the one with which planned releases cost the budget."""

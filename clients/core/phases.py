@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, TypeVar
 
-from florilegium.clients.core.wire import PROTECTION, USED, Work
+from florilegium.clients.core.wire import POISONING, PROTECTION, USED, Work
 
 P = TypeVar("P", bound=Callable[..., Any])
 
@@ -31,8 +31,8 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 """The annotations that an argument may have, each with the types that values (of a list: elements) may have."""
 RESERVED = frozenset(
     [
-        *(field.name for field in fields(Work)), *PROTECTION, USED, "phase", "reduce", "clients", "server-round",
-        "cohort", "send", "scatter", "shapes", "evaluation", "out_of", "arrived", "base",
+        *(field.name for field in fields(Work)), *PROTECTION, USED, POISONING, "phase", "reduce", "clients",
+        "server-round", "cohort", "send", "scatter", "shapes", "evaluation", "out_of", "arrived", "base",
     ]
 )  # fmt: skip
 """Names that arguments must not have: requests use them on the wire, or ``Round.ask`` as options."""

@@ -40,6 +40,9 @@ ROUNDING = 1e-4
 """How far below the task's least loss rounding may bring a loss, such as the divergence of two equal distributions."""
 ENDINGS = ("", "_global")
 """Ends of the names under which the phases of most methods report the task's numbers."""
+SUCCESS = "attack_success"
+GOAL: Reports = {SUCCESS: SHARE}
+"""What clients report from a test if attackers have a goal: for which share of examples they reach it."""
 COST: Reports = {"epsilon": POSITIVE}
 """What every client reports if its examples are private."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ValidationInfo, field_validator
+from pydantic import AfterValidator, SerializeAsAny, ValidationInfo, field_validator
 
+from florilegium.clients.attacks.registry import ATTACKS
 from florilegium.clients.core.batch_orders import BATCH_ORDERS, EACH_ROUND
 from florilegium.clients.core.compression.settings import CompressionSettings
 from florilegium.common.calls import parse_calls
-from florilegium.common.settings import check_folder, key
+from florilegium.common.settings import NoHyper, Section, check_folder, key
 from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.settings import SourceSettings
 from florilegium.privacy.settings import PrivacySettings
@@ -136,6 +137,12 @@ class SharedSettings(NetworkSettings, SourceSettings):
     runs_dir: Annotated[str, AfterValidator(check_folder)] = key(
         "~/.florilegium/runs", "folder in which run folders are created", values="folder", min_length=1
     )
+    attack: str = key(
+        "none",
+        "what `attackers` do; simulations only ([more](attacks.md#attackers-in-a-simulation))",
+        values=", ".join((*(f"`{name}`" for name in ATTACKS.own), "`package.module:Class`")),
+    )
+    attack_keys: SerializeAsAny[Section] = NoHyper()
     privacy: PrivacySettings = PrivacySettings()
     compression: CompressionSettings = CompressionSettings()
 

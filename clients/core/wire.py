@@ -41,6 +41,9 @@ PROTECTION = (CLIP_NORM, NOISE, WITHIN_NOISE)
 USED = "used"
 """Field of requests to clients that keep residuals: the last round whose update the server has used, for each."""
 
+POISONING = "poisoning"
+"""Field of requests of a simulation with attackers: the clients that train on poisoned examples."""
+
 BYTES_DOWN, BYTES_UP = "bytes-down", "bytes-up"
 """Metrics that a host adds to those of a client: bytes of the arrays that it received, and that it returns."""
 
@@ -192,6 +195,7 @@ class Request:
         secure: the terms of the secure sum, if the reply is to be masked.
         used: for each client the last round whose update of this phase the server has used, 0: none; empty unless
             clients keep residuals of their updates (:mod:`florilegium.clients.core.compression`).
+        poisoning: those of the clients that train on poisoned examples (:mod:`florilegium.clients.attacks`).
     """
 
     clients: Sequence[str]
@@ -204,6 +208,7 @@ class Request:
     scatter: Arrays = field(default_factory=dict)
     secure: Terms | None = None
     used: Sequence[int] = ()
+    poisoning: Sequence[str] = ()
 
     def pack(self, arrays: ArrayRecord | ConfigRecord | None) -> RecordDict:
         """Return the content of a message; ``arrays`` is packed beforehand (:func:`flat`), so that all can share it."""
@@ -211,6 +216,7 @@ class Request:
         config = {**own, "lineage": list(self.work.lineage), "phase": self.phase, "reduce": self.reduce}
         config |= {"clients": list(self.clients), **self.arguments, **self.protection}
         config |= {USED: list(self.used)} if self.used else {}
+        config |= {POISONING: list(self.poisoning)} if self.poisoning else {}
         content = RecordDict({"config": ConfigRecord(config)})
         if arrays is not None:
             content["arrays"] = arrays
@@ -251,8 +257,9 @@ class Request:
         clients, phase, reduce = take("clients", list), take("phase", str), take("reduce", str)
         protection = {name: take(name, float) for name in PROTECTION if name in config}
         used = tuple(take(USED, list, [], of=int))
+        poisoning = tuple(take(POISONING, list, []))
         secure = Terms.unpack(content, clients)
-        return Request(clients, phase, reduce, work, config, protection, arrays, scatter, secure, used)
+        return Request(clients, phase, reduce, work, config, protection, arrays, scatter, secure, used, poisoning)
 
 
 def _take(config: dict[str, Any], name: str, kind: type, default: Any = ..., *, of: type = str) -> Any:

@@ -21,13 +21,14 @@ from flwr.app import Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from torch import nn
 
+from florilegium.clients.attacks.registry import attack_of
 from florilegium.clients.core.augmentation import Augmentation
 from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.gather import Result
 from florilegium.clients.core.kept import Kept
 from florilegium.clients.core.phases import contracts_of
-from florilegium.clients.core.reports import COST, check_reports, reports_of, usable, validation
+from florilegium.clients.core.reports import COST, GOAL, check_reports, reports_of, usable, validation
 from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
@@ -49,7 +50,7 @@ from florilegium.clients.node.crew import Crew
 from florilegium.clients.node.held import Held
 from florilegium.clients.node.settling import FLUSHES, settled
 from florilegium.common.errors import FileError, FlorilegiumError, RunError
-from florilegium.common.seeds import torch_generator
+from florilegium.common.seeds import entropy, torch_generator
 from florilegium.common.settings import NAME, Section, folder
 from florilegium.models.frozen import FILE, NOTHING, Frozen
 from florilegium.models.parameters import get_arrays, num_bytes
@@ -133,8 +134,9 @@ class Host:
         self._augmentation = augmentation
         self._task = task = task_of(settings)
         held = validation(task)
-        self._known = {**reports_of(client_class, task), **held, **COST}
+        self._known = {**reports_of(client_class, task), **held, **COST, **GOAL}
         reportable = [*client_class.reportable(hyper, task), *(held if settings.validation_fraction else ())]
+        reportable += GOAL if settings.attack != "none" else ()
         self._place = Place(settings, source.pinned, self._own_folder, reportable)
         self.predictor: nn.Module = model
         self._scaling: Scaling | None = None
@@ -229,7 +231,7 @@ class Host:
             trains: whether the request is one of training.
         """
         client_id, s = request.clients[index], self._settings
-        client = self._client(client_id, request.work)
+        client = self._client(client_id, request.work, poisoned=client_id in request.poisoning)
         received = request.arrays | {name: array[index] for name, array in request.scatter.items()}
         answer = client.perform(request.phase, received, request.arguments)
         length = layers.check(answer)
@@ -285,13 +287,15 @@ class Host:
         except ValueError as error:
             raise RunError(f"{error}; a client's class names what it reports in 'reports'") from error
 
-    def _client(self, client_id: str, work: Work) -> BaseClient:
+    def _client(self, client_id: str, work: Work, *, poisoned: bool = False) -> BaseClient:
         state = ClientState(
             self._state_folder(client_id, work.run, work.identity), work.round, work.lineage, work.checkpoint,
             work.identity, self._held.frozen, work.best,
         )  # fmt: skip
         self._held.restore()  # what an earlier client has counted or changed there is not this one's
         data = self.data(client_id)
+        if poisoned:
+            data = self._poisoned(client_id, data)
         if self._augmentation is not None:
             data = data.redrawn(self._augmentation)
         client = self._client_class(
@@ -300,6 +304,18 @@ class Host:
         client.allowance, client.capacity = self._source.allowance, self._source.capacity
         client.kept = self._kept
         return client
+
+    def _poisoned(self, client_id: str, data: ClientData) -> ClientData:
+        """Return the data with the training examples of an attacker.
+
+        Raises:
+            RunError: if the client is a real device's, which attacks nobody.
+        """
+        if self._source.pinned:
+            raise RunError("attack: clients of simulations alone attack")
+        s = self._settings
+        attack, seed = attack_of(s.attack, s.attack_keys), entropy(s.seed, "attack", client_id) % 2**63
+        return data.changed(lambda examples: attack.poisoned(examples, self._task.targets.classes, seed))
 
     def _frozen_file(self, run: str, named: str) -> Path:
         """Return the file of frozen parameters that the node does not build: the run's, or on a device its own."""

@@ -2,10 +2,11 @@
 
 These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower needs; the tables of keys, methods,
 commands, networks, tasks and adapters in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md``,
-``docs/models.md``, ``docs/tasks.md``, ``docs/adapters.md`` and ``docs/robust.md``; the facts at the head of each
-method's page; which methods a layer goes with, in the pages about layers; and the tables of ``findings/README.md``,
-``docs/surprises.md`` and ``docs/versions.md``. All stand between two marker lines; a test compares them with the
-declarations. A method without a page gets the beginning of one, and an entry in the navigation of ``mkdocs.yml``.
+``docs/models.md``, ``docs/tasks.md``, ``docs/adapters.md``, ``docs/attacks.md`` and ``docs/robust.md``; the facts at
+the head of each method's page; which methods a layer goes with, in the pages about layers; and the tables of
+``findings/README.md``, ``docs/surprises.md`` and ``docs/versions.md``. All stand between two marker lines; a test
+compares them with the declarations. A method without a page gets the beginning of one, and an entry in the navigation
+of ``mkdocs.yml``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from docs.generate.adapter_pages import adapter_table
 from docs.generate.command_pages import command_reference
 from docs.generate.finding_pages import findings_table, read_findings, surprises_tables
 from docs.generate.method_pages import index, new_page, read_page, with_facts, with_layers, with_pages
-from docs.generate.robust_pages import rule_table
+from docs.generate.robust_pages import attack_table, rule_table
 from docs.generate.task_pages import task_tables
 from docs.generate.version_pages import version_tables
 from florilegium.apps.methods.registry import METHODS
@@ -92,6 +93,7 @@ def generated(root: Path) -> dict[Path, str]:
         docs / "models.md": (MARKDOWN_MARKS, network_table()),
         docs / "tasks.md": (MARKDOWN_MARKS, task_tables()),
         docs / "adapters.md": (MARKDOWN_MARKS, adapter_table()),
+        docs / "attacks.md": (MARKDOWN_MARKS, attack_table()),
         docs / "robust.md": (MARKDOWN_MARKS, rule_table()),
         docs / "versions.md": (MARKDOWN_MARKS, version_tables()),
         docs / "surprises.md": (MARKDOWN_MARKS, surprises_tables(findings)),

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.network import network_for
-from florilegium.clients.core.reports import ALWAYS, COST, HOSTS, Reports, reports_of, validation
+from florilegium.clients.core.reports import ALWAYS, COST, GOAL, HOSTS, Reports, reports_of, validation
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Reply
 from florilegium.common.seeds import numpy_generator
@@ -165,6 +165,7 @@ class Federation:
         return {
             **ALWAYS, **HOSTS, **reports_of(self.client, self.task),
             **(validation(self.task) if s.validation_fraction else {}), **(COST if s.privacy.unit == "example" else {}),
+            **(GOAL if s.attack != "none" else {}),
         }  # fmt: skip
 
     def kept(self, folder: str, client: str, server_round: int) -> ClientState:

@@ -188,7 +188,8 @@ class Hooks:
     def groups(self) -> dict[str, list[str]]:
         """Return the clients to evaluate, by group: all of each, or a fixed sample of ``evaluate-clients``.
 
-        Real devices are all evaluated, since each keeps the model of its last test. Groups have at least one client.
+        Real devices are all evaluated, since each keeps the model of its last test; attackers of a simulation are not.
+        Groups have at least one client.
         """
         found = {}
         for group in GROUPS:
@@ -199,6 +200,8 @@ class Hooks:
                 if limit and limit < len(clients):
                     rng = numpy_generator(self.settings.seed, "evaluate", group)
                     clients = [clients[i] for i in sorted(rng.choice(len(clients), size=limit, replace=False))]
+            for layer in self.federation.layers:
+                clients = layer.honest(clients)
             if clients:
                 found[group] = clients
         return found

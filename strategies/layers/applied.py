@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from florilegium.strategies.layers.attacked import Attacked
 from florilegium.strategies.layers.bound import Bound
 from florilegium.strategies.layers.buffers import Buffers
 from florilegium.strategies.layers.compression import Compression
@@ -11,7 +12,7 @@ from florilegium.strategies.layers.noise import Noise
 from florilegium.strategies.layers.robust import Robust
 from florilegium.strategies.layers.secure import Secure
 
-LAYERS: tuple[type[Layer], ...] = (Bound, Noise, Robust, Buffers, Compression, Secure, Examples)
+LAYERS: tuple[type[Layer], ...] = (Bound, Noise, Robust, Attacked, Buffers, Compression, Secure, Examples)
 """In the order in which they add to a request; what they do with replies is in reverse."""
 
 

@@ -108,6 +108,10 @@ class Layer:
             ConfigurationError: if the run cannot go on.
         """
 
+    def honest(self, clients: Sequence[str]) -> list[str]:
+        """Return those of ``clients`` that are evaluated: all but attackers."""
+        return [*clients]
+
     # ------------------------------------------------------------------------------------ an exchange
 
     def sample(self, clients: Sequence[str], size: int, server_round: int) -> list[str] | None:

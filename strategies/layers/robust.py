@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from florilegium.clients.attacks.registry import attack_of
 from florilegium.clients.core.wire import Request
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.seeds import numpy_generator
@@ -20,11 +21,12 @@ from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.expected import Expected
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.exchange.requests import Exchange
+from florilegium.strategies.layers.attackers import attackers_of
 from florilegium.strategies.layers.layer import Layer, Running
 from florilegium.strategies.layers.trusted import Trusted, check_examples
 from florilegium.strategies.robust.before import buckets, nearest_neighbours
 from florilegium.strategies.robust.registry import RULES
-from florilegium.strategies.robust.rule import Combined, Rule
+from florilegium.strategies.robust.rule import Combined
 from florilegium.strategies.robust.stack import Stack
 from florilegium.strategies.settings.server import ServerSettings
 
@@ -69,18 +71,13 @@ def check(settings: ServerSettings, gap: str) -> None:
         )
 
 
-def least(settings: ServerSettings) -> int:
-    """Return the smallest number of updates with which the run's rule tolerates ``attackers``."""
-    rows, before, attackers = RULES[settings.aggregation].least(settings.attackers), settings.robust, settings.attackers
+def least(settings: ServerSettings, cohort: int) -> int:
+    """Return the smallest number of updates with which the run's rule tolerates those of ``cohort`` that may be bad."""
+    attackers, before = settings.tolerates(cohort), settings.robust
+    rows = RULES[settings.aggregation].least(attackers)
     if before.mixing == "bucketing":
         return (rows - 1) * before.bucket_size + 1
     return max(rows, 2 * attackers + 1) if before.mixing == "nearest-neighbours" else rows
-
-
-def rule_of(settings: ServerSettings) -> Rule:
-    """Return the run's rule, with its own keys."""
-    kind = RULES[settings.aggregation]
-    return kind(settings.rule if isinstance(settings.rule, kind.keys) else kind.keys(), settings.attackers)
 
 
 @dataclass(frozen=True)
@@ -92,6 +89,7 @@ class Around:
         clients: the clients whose updates the rows are.
         trains: makes the server's own update.
         purpose: tells what the rule remembers from what the layer does; letters.
+        lasting: whether anything is kept, rather than computed to see what would come of it.
     """
 
     running: Running
@@ -99,6 +97,7 @@ class Around:
     clients: Sequence[str]
     trains: Trusted
     purpose: str = "rule"
+    lasting: bool = True
 
     def generator(self, *purpose: str) -> np.random.Generator:
         """Return the generator of this round, this exchange and a purpose."""
@@ -111,6 +110,8 @@ class Around:
 
     def remember(self, name: str, arrays: Arrays) -> None:
         """Keep arrays under a name, for this phase and purpose."""
+        if not self.lasting:
+            return
         state = self.running.kept(FOLDER, name, self.exchange.number)
         state.save(arrays, self._part)
         state.commit()
@@ -124,38 +125,87 @@ class Around:
         return self.purpose + "".join(filter(str.isalnum, self.exchange.phase))
 
 
+class Combining:
+    """Combines the updates of an exchange, after momentum and mixing.
+
+    Args:
+        running, exchange: the run and the exchange.
+        clients: the clients whose updates the rows are.
+        weights: their weights, (n,).
+        lasting: that of :class:`Around`.
+        trains: makes the server's own update; None: a new one does.
+    """
+
+    def __init__(
+        self,
+        running: Running,
+        exchange: Exchange,
+        clients: Sequence[str],
+        weights: NDArray[np.float64],
+        *,
+        lasting: bool = True,
+        trains: Trusted | None = None,
+    ) -> None:
+        s, kind = running.settings, RULES[running.settings.aggregation]
+        self._attackers, self._before = s.tolerates(len(clients)), s.robust
+        self._rule = kind(s.rule if isinstance(s.rule, kind.keys) else kind.keys(), self._attackers)
+        self._weights = weights if kind.weighted else np.ones(len(clients))
+        self._around = Around(running, exchange, clients, trains or Trusted(s), lasting=lasting)
+
+    def combined(self, arrays: Arrays) -> Combined:
+        """Return what the rule makes of stacked updates, with a flag for each client; momentum changes the updates."""
+        around, before = self._around, self._before
+        if before.momentum:
+            _slow(arrays, replace(around, purpose="momentum"), before.momentum)
+        stack = Stack(arrays, self._weights)
+        if before.mixing == "bucketing":
+            stack = stack.mixed(buckets(len(stack), before.bucket_size, around))
+        elif before.mixing == "nearest-neighbours":
+            stack = stack.mixed(nearest_neighbours(stack, self._attackers))
+        found = self._rule.combine(stack, around)
+        if found.excluded is None or stack.mixing is None:
+            return found
+        return replace(found, excluded=(stack.mixing[~found.excluded] == 0).all(axis=0))  # in no row that counts
+
+
 class Robust(Layer):
     """Has nodes return single clients' updates, and combines them by the rule."""
 
     def __init__(self, running: Running) -> None:
-        self._running, self._rule = running, rule_of(running.settings)
+        self._running = running
         self._rounds, self._seconds = 0, 0.0
         self._excluded: dict[str, int] = {}
+        self._present = 0  # how often an attacker's update was combined
 
     @classmethod
     def opened(cls, running: Running) -> Self | None:
-        """Return the layer if ``aggregation`` is a robust rule."""
-        return cls(running) if running.settings.aggregation != MEAN else None
+        """Return the layer if ``aggregation`` is a robust rule, or attackers forge single updates."""
+        s = running.settings
+        forges = attack_of(s.attack, s.attack_keys).forges
+        return cls(running) if s.aggregation != MEAN or forges else None
 
     def check(self, groups: Callable[[], Mapping[str, Sequence[str]]]) -> None:
         """Raise :class:`ConfigurationError` if a cohort is too small for the rule, or the server lacks examples."""
         running, s = self._running, self._running.settings
-        of, needed = len(running.trainable()), least(s)
-        sizes = [running.asked(running.cohort_size(r), of) for r in range(1, s.rounds + 1)]
-        if sizes and min(sizes) < needed:
-            mixed = "" if s.robust.mixing == "none" else f", robust.mixing = '{s.robust.mixing}'"
-            raise ConfigurationError(
-                f"aggregation: '{s.aggregation}' with attackers = {s.attackers}{mixed} needs {needed} clients, but a "
-                f"cohort has {min(sizes)}. Ask more (cohort-size, participation, final-participation), or lower "
-                "attackers"
-            )
-        if type(self._rule).trusts:
+        of = len(running.trainable())
+        sizes = {running.asked(running.cohort_size(r), of) for r in range(1, s.rounds + 1)}
+        for size in sorted(sizes):
+            if size < (needed := least(s, size)):
+                mixed = "" if s.robust.mixing == "none" else f", robust.mixing = '{s.robust.mixing}'"
+                key, value = ("tolerated", s.tolerated) if s.tolerated >= 0 else ("attackers", s.attackers)
+                raise ConfigurationError(
+                    f"aggregation: '{s.aggregation}' with {key} = {value}{mixed} needs {needed} clients, but a "
+                    f"cohort has {size}. Ask more (cohort-size, participation, final-participation), or lower {key}"
+                )
+        if RULES[s.aggregation].trusts:
             check_examples(s, deployed=running.clients.deployed)
 
     def begin(self, first: Arrays, rounds: int, done: int) -> None:
         """Raise :class:`ConfigurationError` if the server is to train a network of which it has a part."""
         running = self._running
-        if type(self._rule).trusts and (lacking := [name for name in running.exchanged if name not in first]):
+        if RULES[running.settings.aggregation].trusts and (
+            lacking := [name for name in running.exchanged if name not in first]
+        ):
             s = running.settings
             raise ConfigurationError(
                 f"aggregation: '{s.aggregation}' has the server train as clients do, and with method '{s.method}' it "
@@ -175,71 +225,65 @@ class Robust(Layer):
         if not exchange.updates or not outcome.clients:
             return outcome
         started, s, count = time.perf_counter(), self._running.settings, len(outcome.clients)
-        if count < (needed := least(s)):
+        if count < (needed := least(s, count)):
             log.warning(
                 "the model stays as it is: %d clients have replied, '%s' needs %d", count, s.aggregation, needed
             )
             return replace(outcome, arrays={n: np.zeros(a.shape[1:]) for n, a in outcome.arrays.items()})
-        found = self._combined(exchange, outcome)
+        found = Combining(
+            self._running, exchange, outcome.clients, outcome.metrics["weight"], trains=self._trusted
+        ).combined(outcome.arrays)
+        if found.excluded is not None:
+            for client in [client for client, out in zip(outcome.clients, found.excluded, strict=True) if out]:
+                self._excluded[client] = self._excluded.get(client, 0) + 1
+        self._present += len(self._attackers & {*outcome.clients})
         self._rounds += 1
         self._seconds += time.perf_counter() - started
         return replace(outcome, arrays={name: array * outcome.weight for name, array in found.update.items()})
 
     def facts(self) -> dict[str, Any]:
         """Return what is counted, for checkpoints."""
-        return {"robust": {"combined": self._rounds, "seconds": self._seconds, "excluded": self._excluded}}
+        own = {"combined": self._rounds, "seconds": self._seconds, "excluded": self._excluded, "present": self._present}
+        return {"robust": own}
 
     def take_back(self, facts: Mapping[str, Any]) -> None:
         """Restore what was counted; checkpoints of earlier versions have nothing."""
         own = facts.get("robust", {})
         self._rounds, self._seconds = own.get("combined", 0), own.get("seconds", 0.0)
-        self._excluded = dict(own.get("excluded", {}))
+        self._excluded, self._present = dict(own.get("excluded", {})), own.get("present", 0)
 
     def report(self) -> dict[str, Any]:
-        """Return how often updates were combined, the mean seconds, and how often each client was excluded."""
+        """Return how often updates were combined, the mean seconds, and how often each client was excluded.
+
+        With attackers also the share of them among those excluded, and the share of their updates that was excluded.
+        """
         if not self._rounds:
             return {}
         excluded = dict(sorted(self._excluded.items(), key=lambda entry: (-entry[1], entry[0])))
         seconds = round(self._seconds / self._rounds, 4)
-        return {"robust": {"combined": self._rounds, "seconds_each": seconds, "excluded": excluded}}
+        found: dict[str, Any] = {"combined": self._rounds, "seconds_each": seconds, "excluded": excluded}
+        right, total = sum(excluded.get(client, 0) for client in self._attackers), sum(excluded.values())
+        found |= {"precision": right / total} if self._present and total else {}
+        found |= {"recall": right / self._present} if self._present and total else {}
+        return {"robust": found}
 
     # --------------------------------------------------------------------------------------- details
+
+    @cached_property
+    def _attackers(self) -> frozenset[str]:
+        return attackers_of(self._running)
 
     @cached_property
     def _trusted(self) -> Trusted:
         return Trusted(self._running.settings)
 
-    def _combined(self, exchange: Exchange, outcome: Outcome) -> Combined:
-        """Return what the rule makes of the updates, after momentum and mixing; count whom it has excluded."""
-        s = self._running.settings
-        around = Around(self._running, exchange, outcome.clients, self._trusted)
-        if s.robust.momentum:
-            _slow(outcome, replace(around, purpose="momentum"), s.robust.momentum)
-        uniform = np.ones(len(outcome.clients))
-        stack = Stack(outcome.arrays, outcome.metrics["weight"] if type(self._rule).weighted else uniform)
-        if s.robust.mixing == "bucketing":
-            stack = stack.mixed(buckets(len(stack), s.robust.bucket_size, around))
-        elif s.robust.mixing == "nearest-neighbours":
-            stack = stack.mixed(nearest_neighbours(stack, s.attackers))
-        found = self._rule.combine(stack, around)
-        if found.excluded is not None:
-            for client, out in zip(outcome.clients, _without_share(found.excluded, stack.mixing), strict=True):
-                if out:
-                    self._excluded[client] = self._excluded.get(client, 0) + 1
-        return found
 
-
-def _without_share(excluded: NDArray[np.bool_], mixing: NDArray[Any] | None) -> NDArray[np.bool_]:
-    """Return whether each client's update is in no row that counts."""
-    return excluded if mixing is None else np.asarray((mixing[~excluded] == 0).all(axis=0))
-
-
-def _slow(outcome: Outcome, around: Around, β: float) -> None:
+def _slow(arrays: Arrays, around: Around, β: float) -> None:
     """Replace each client's update by its momentum m ← β·m + (1 − β)·update, in place; m starts as the first update."""
     for row, client in enumerate(around.clients):
         before = around.remembered(client)
         own = {}
-        for name, array in outcome.arrays.items():
+        for name, array in arrays.items():
             if is_statistic(name):
                 continue
             old = before.get(name)

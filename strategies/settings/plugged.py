@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from florilegium.clients.attacks.registry import ATTACKS
 from florilegium.common.plugins import Registry
 from florilegium.common.settings import Section, Value
 from florilegium.partitions.registry import PARTITIONERS
@@ -54,6 +55,7 @@ class Plugged:
 
 PLUGGED: Mapping[str, Plugged] = {
     "partitioner": Plugged(PARTITIONERS, lambda entry: entry.section(), lambda entry: str(entry.table), "own"),
+    "attack": Plugged(ATTACKS, lambda entry: entry.keys, lambda entry: "", "attack_keys"),
     "aggregation": Plugged(RULES, lambda entry: entry.keys, lambda entry: "", "rule"),
 }
 """By the key that names the plug-in."""

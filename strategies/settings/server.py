@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import SerializeAsAny, ValidationInfo, field_validator
+from pydantic import AfterValidator, SerializeAsAny, ValidationInfo, field_validator
 
 from florilegium.clients.core.settings import SharedSettings
 from florilegium.common.errors import ConfigurationError
@@ -19,6 +20,16 @@ from florilegium.strategies.settings.robust import RobustSettings
 OPTIONAL_NAME = rf"^({NAME})?$"
 BETAS: Mapping[str, Sequence[float]] = {"fedadagrad": (0.0,), "fedadam": (0.9, 0.99), "fedyogi": (0.9, 0.99)}
 """β₁, and β₂ where there is one, of the adaptive server optimizers in the experiments of Reddi et al. 2021."""
+
+
+def _check_attackers(value: float | str) -> float | str:
+    if isinstance(value, str) and not all(value.split(",")):
+        raise ValueError(f"'{value}' is not a list of clients such as '3,7'")
+    if isinstance(value, float) and not 0 <= value < 1:
+        raise ValueError(f"{value:g} is not a share of clients below 1; a number of clients is written as {value:.0f}")
+    if isinstance(value, int) and value < 0:
+        raise ValueError(f"{value} is not a number of clients ≥ 0")
+    return value
 
 
 class ServerSettings(FederationSettings, SharedSettings):
@@ -69,9 +80,23 @@ class ServerSettings(FederationSettings, SharedSettings):
         "how updates are combined; all but `mean` need individual updates ([what each does](robust.md))",
         values=", ".join((*(f"`{name}`" for name in RULES.own), "`package.module:Class`")),
     )
-    attackers: int = key(
-        0, "number of clients with arbitrary updates that `aggregation` must tolerate", ge=0, where="aggregation!=mean"
+    attackers: Annotated[int | float | str, AfterValidator(_check_attackers)] = key(
+        0,
+        "who carries out `attack`: a number of clients, chosen by the seed, a share of those that may train, or names; "
+        "`aggregation` tolerates as many in a cohort",
+        values='number ≥ 0, share below 1, or names such as `"3,7"`',
+        where="aggregation!=mean or attack!=none",
     )
+    attack_knows: Literal["usual", "own", "attackers", "updates", "defence"] = key(
+        "usual",
+        "what attackers know: what they know in the attack's paper, their own training, each other's, all updates of "
+        "the exchange, or also the rule",
+        where="attack!=none",
+    )
+    tolerated: int = key(
+        -1, "f, number of arbitrary updates in a cohort that `aggregation` tolerates; -1: as `attackers` says", ge=-1,
+        where="aggregation!=mean",
+    )  # fmt: skip
     buffers: Literal["mean", "first", "recompute"] = key(
         "mean",
         "the global model's buffers of numbers: the cohort's mean, its first client's, or recomputed by a further pass "
@@ -233,6 +258,14 @@ class ServerSettings(FederationSettings, SharedSettings):
         if keep == "best" and not (info.data.get("validation_fraction") and info.data.get("evaluate_every")):
             raise ValueError("'best' is chosen on held-out examples: set validation-fraction and evaluate-every")
         return keep
+
+    def tolerates(self, cohort: int) -> int:
+        """Return f, the number of arbitrary updates among ``cohort`` that ``aggregation`` tolerates."""
+        if self.tolerated >= 0:
+            return self.tolerated
+        if isinstance(self.attackers, float):
+            return math.ceil(round(self.attackers * cohort, 9))
+        return len(self.attackers.split(",")) if isinstance(self.attackers, str) else self.attackers
 
     @property
     def betas(self) -> tuple[float, float]:
