@@ -48,7 +48,7 @@ NOT_HERE = {
     r"audit ": "attacks such a run: tests/research/attacks/test_audit.py",
     r"split ": "needs a folder of that suite: tests/partitions/sources/test_foreign_splits.py",
     r"run fed-mine/": "needs the package to be installed: tests/apps/origins/test_package.py",
-    r"run --set dataset=/data/instructions": "needs a model to fetch: tests/partitions/sources/test_responses.py",
+    r"run --set dataset=/data/(instructions|entities)": "needs a model to fetch: tests/partitions/sources",
     r"run RECIPE": "needs a cluster of several machines: tests/apps/engines/test_ray_simulation.py",
 }
 """Commands that are not carried out here, by how they begin, and why."""
