@@ -37,6 +37,7 @@ from benchmarks import (
     tables,
 )
 from benchmarks import board as every_method
+from benchmarks import robust as rules
 from benchmarks import statistics as of_tables
 from benchmarks import trees as of_trees
 from benchmarks import vectorised as at_once
@@ -356,6 +357,25 @@ def statistics_of_tables(workers: int) -> list[Row]:
     ]  # fmt: skip
 
 
+def robust(workers: int) -> list[Row]:
+    """Measure robust rules on 100 updates beside Flower's functions, and a plain mean."""
+    rows = []
+    for size, arrays in rules.SIZES.items():
+        seconds, added, updates = rules.measure(arrays)
+        mean, what = seconds["plain mean"], f"{rules.UPDATES} updates of {size} entries"
+        for name in (name for name in seconds if f"Flower's {name}" in seconds):
+            ours, theirs = seconds[name], seconds[f"Flower's {name}"]
+            details = f"{1000 * ours:.0f} ms against {1000 * theirs:.0f} ms"
+            rows.append(Row(f"`{name}`, {what} ÷ Flower's function", ours / theirs, 0.8, "", details))
+        for name in rules.LINEAR:
+            details = f"{1000 * seconds[name]:.0f} ms against {1000 * mean:.0f} ms"
+            rows.append(Row(f"`{name}`, {what} ÷ a plain mean", seconds[name] / mean, 3, "", details))
+        worst = max(added, key=lambda name: added[name])
+        rows.append(Row(f"robust rules, {what}: memory ÷ the updates", 1 + added[worst] / updates, 1.3, "",
+                        f"`{worst}`, the most of all"))  # fmt: skip
+    return rows
+
+
 SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.80, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.63, workers),
@@ -373,6 +393,7 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "fedl2p": fedl2p,
     "privacy": privacy,
     "secagg": secure,
+    "robust": robust,
     "statistics": statistics_of_tables,
     "vectorised": vectorised,
     "tables": large_tables,
@@ -444,6 +465,10 @@ Section `vectorised`: one worker on one core, a message to all clients, which ha
 ([more](../vectorised.md)). The evaluation's bound is missed because most of a small client's test is not computation.
 LG-FedAvg's is missed because a third of its time goes into clients' state files, which are read and written one by one;
 they are flushed while other clients work ([measured](../vectorised.md#state-on-disk)).
+
+Section `robust`: 100 updates, a fifth of them attackers, on a core while the machine did other work; all times
+alternate. Flower's Bulyan is measured without its selection, which is not the paper's; ours is whole. `geometric-median`
+computes all inner products, whose number is the square of that of the updates; its steps then cost nothing.
 
 Section `hospitals` was measured while the machine did other work; its three times alternate.
 

@@ -41,12 +41,15 @@ class CentredClipping(Rule):
         before = zeros | {
             n: a for n, a in around.remembered(CENTRE).items() if n in zeros and a.shape == zeros[n].shape
         }
-        products = stack.products(before)
-        # v = v₀ + Σ bᵢ·yᵢ with yᵢ = xᵢ − v₀, whose inner products are known
+        # v = v₀ + Σ bᵢ·yᵢ with yᵢ = xᵢ − v₀; the first step needs their lengths alone, later ones their inner products
+        products = stack.products(before) if own.iterations > 1 else None
         b, radius = np.zeros(len(stack)), own.radius
         for _ in range(own.iterations):
-            inner = products @ b
-            lengths = np.sqrt(np.maximum(np.diag(products) - 2 * inner + b @ inner, 0.0))
+            if products is None:
+                lengths = stack.lengths(before)
+            else:
+                inner = products @ b
+                lengths = np.sqrt(np.maximum(np.diag(products) - 2 * inner + b @ inner, 0.0))
             radius = radius or float(np.median(lengths))
             λ = np.minimum(1.0, radius / np.maximum(lengths, np.finfo(float).tiny)) / len(stack)
             b = b * (1 - λ.sum()) + λ

@@ -7,6 +7,7 @@ the rows that are outliers in no pass.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -43,21 +44,25 @@ class DnC(Rule):
         return mean_of(stack, np.flatnonzero(kept == kept.max()))
 
 
-def scores(rows: Matrix) -> Vector:
-    """Return the squared projections of the centred rows (n, b) onto their top right singular vector, (n,)."""
-    centred = rows - rows.mean(axis=0)
-    values, vectors = np.linalg.eigh(centred @ centred.T)  # (centred·v)² = λ₁·u₁²
+def scores(drawn: Stack) -> Vector:
+    """Return the squared projections of the centred rows onto their top right singular vector, (rows,)."""
+    values, vectors = np.linalg.eigh(centred(drawn.products(None)))  # (row·v)² = λ₁·u₁²
     return np.asarray(max(values[-1], 0.0) * np.square(vectors[:, -1]))
 
 
-def _drawn(stack: Stack, count: int, rng: np.random.Generator) -> Matrix:
-    """Return ``count`` columns of all rows, or all if there are fewer, drawn without replacement, float64."""
+def centred(products: Matrix) -> Matrix:
+    """Return the inner products of rows minus their mean, (n, n), given those of the rows minus any other vector."""
+    mean = products.mean(axis=0)
+    return np.asarray(products - mean - mean[:, None] + mean.mean())
+
+
+def _drawn(stack: Stack, count: int, rng: np.random.Generator) -> Stack:
+    """Return the rows with ``count`` columns, or all if there are fewer, drawn without replacement."""
     sizes = [array[0].size for array in stack.arrays.values()]
     places = np.sort(rng.choice(sum(sizes), min(count, sum(sizes)), replace=False))
     ends = np.cumsum(sizes)
-    parts = [
-        array.reshape(len(array), -1)[:, places[(places >= end - size) & (places < end)] - (end - size)]
-        for array, size, end in zip(stack.arrays.values(), sizes, ends, strict=True)
-    ]
-    rows = np.concatenate(parts, axis=1).astype(np.float64)
-    return rows if stack.mixing is None else np.asarray(stack.mixing @ rows)
+    parts = {
+        name: array.reshape(len(array), -1)[:, places[(places >= end - size) & (places < end)] - (end - size)]
+        for (name, array), size, end in zip(stack.arrays.items(), sizes, ends, strict=True)
+    }
+    return replace(stack, arrays=parts)

@@ -112,10 +112,10 @@ class Stack:
         for block in replace(self, mixing=None).blocks():
             rows = block.rows
             if isinstance(centre, int):
-                middle = rows[centre].astype(np.float64)
+                middle = rows[centre]
             else:
-                middle = rows.mean(axis=0, dtype=np.float64) if centre is None else block.of(centre)
-            left = np.subtract(rows, middle, dtype=np.float64).astype(rows.dtype, copy=False)
+                middle = rows.mean(axis=0) if centre is None else block.of(centre).astype(rows.dtype)
+            left = rows - middle  # all rows minus the same numbers, whatever their rounding
             total += left @ left.T
         return total if self.mixing is None else np.asarray(self.mixing @ total @ self.mixing.T)
 
@@ -151,11 +151,11 @@ class Stack:
             squares += np.einsum("ij,ij->i", rows, rows)
         return inner, squares
 
-    def lengths(self) -> Vector:
-        """Return the Euclidean length of each row, (rows,)."""
+    def lengths(self, minus: Arrays | None = None) -> Vector:
+        """Return the Euclidean length of each row, minus the same arrays, (rows,); rounded as :meth:`products`."""
         squares = np.zeros(len(self))
         for block in self.blocks():
-            rows = block.rows.astype(np.float64, copy=False)
+            rows = block.rows if minus is None else block.rows - block.of(minus).astype(block.rows.dtype)
             squares += np.einsum("ij,ij->i", rows, rows)
         return np.sqrt(squares)
 
