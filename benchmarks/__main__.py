@@ -467,8 +467,9 @@ LG-FedAvg's is missed because a third of its time goes into clients' state files
 they are flushed while other clients work ([measured](../vectorised.md#state-on-disk)).
 
 Section `robust`: 100 updates, a fifth of them attackers, on a core while the machine did other work; all times
-alternate. Flower's Bulyan is measured without its selection, which is not the paper's; ours is whole. `geometric-median`
-computes all inner products, whose number is the square of that of the updates; its steps then cost nothing.
+alternate. Flower's Bulyan is measured without its selection, which is not the paper's; ours is whole. The rule
+`geometric-median` computes all inner products, whose number is the square of that of the updates; its steps then cost
+nothing.
 
 Section `hospitals` was measured while the machine did other work; its three times alternate.
 
