@@ -91,9 +91,10 @@ class Cells:
         """Return where a run's process finds the data; None: where the device's settings say."""
         return self.view.made() if self.view else self.data
 
-    def clear(self, run_id: int) -> None:
-        """Delete a run's temporary files."""
-        shutil.rmtree(self.scratch(run_id), ignore_errors=True)
+    def clear(self, run_id: int | None = None) -> None:
+        """Delete a run's temporary files; None: those of all runs, which a killed supervisor has left."""
+        folder = self.state / _SCRATCH if run_id is None else self.scratch(run_id)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def watch(self, run_id: int, run: str, limits: Limits) -> Callable[[], None]:
         """Return a function that raises :class:`DeniedError` once a request has taken too long, or too much space."""

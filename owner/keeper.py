@@ -233,6 +233,7 @@ class Keeper:
         """
         if self._cells is None:
             return []
+        self._cells.clear()
         missing = probe(self._cells.cell(0, "", self._policy), self.home.policy_file)
         self._cells.clear(0)
         if missing and self._policy.strict:

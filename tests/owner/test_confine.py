@@ -1,4 +1,4 @@
-"""The cell of a run's process: what cannot be enforced is told, and refused by a strict policy; the filter is as listed."""
+"""The cell of a run's process: what cannot be enforced is told, or refused if the policy is strict; the filter."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_a_strict_policy_needs_all_of_it(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(seccomp, "restrict", _refused)
     cells = Cells(tmp_path / "state", tmp_path / "data", None, [])
     home = made(tmp_path / "owner", HEAD + TRAIN)
+    cells.scratch(7).mkdir(parents=True)  # a supervisor that was killed has left it
     Keeper(home, CLIENT, defaults(), cells, lambda: NOW)
+    assert not cells.scratch(7).exists()
     assert "system calls (seccomp) (Function not implemented)" in entries(home, "start")[0]["not_enforced"]
     home = made(tmp_path / "owner", HEAD.replace("version = 1", "version = 1\nstrict = true") + TRAIN)
     with pytest.raises(ConfigurationError, match="this machine cannot enforce: system calls"):

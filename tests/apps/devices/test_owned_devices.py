@@ -87,5 +87,4 @@ def test_owners_decide(tmp_path: Path) -> None:
     summary = json.loads((third / "summary.json").read_text())
     (why,) = summary["refused"]
     assert re.fullmatch(r"node \d+: the owner of this device has refused: policy, runs\.keys\.rounds", why)
-    assert not [*(here.folder / "state" / "0" / "_scratch").iterdir()]
     assert open_home(homes[0].folder).usage_file.exists()
