@@ -39,6 +39,25 @@ def hidden(counts: NDArray[np.float64], least: float) -> NDArray[np.bool_]:
     return small
 
 
+def hidden_of_column(counts: NDArray[np.float64], least: float) -> NDArray[np.bool_]:
+    """Return which cells of a column (C,), with missing values last, must not be shown.
+
+    Means and the like are told with the number of known values, and so missing ones follow. Then both are public, and
+    cells of known values are a table of their own. Where :func:`split_hidden` forbids that, all cells are one table.
+
+    Args:
+        counts, least: as for :func:`hidden`.
+    """
+    if split_hidden(counts, least):
+        return hidden(counts, least)
+    return np.append(hidden(counts[:-1], least), False)
+
+
+def split_hidden(counts: NDArray[np.float64], least: float) -> bool:
+    """Return whether the number of known values, all but the last (C,), or that of missing ones must not be told."""
+    return bool(hidden(np.array([counts[:-1].sum(), counts[-1]]), least).any())
+
+
 def shown(counts: NDArray[np.float64], least: float) -> NDArray[np.float64]:
-    """Return the counts with ``HIDDEN`` in place of those that must not be shown."""
-    return np.where(hidden(counts, least), HIDDEN, counts)
+    """Return a column's counts, missing values last, with ``HIDDEN`` in place of those that must not be shown."""
+    return np.where(hidden_of_column(counts, least), HIDDEN, counts)

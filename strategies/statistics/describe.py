@@ -151,14 +151,18 @@ class Describe(CohortStrategy):
                 place += 1
             least = 0 if self._private else self.hyper.min_count
             self._found["columns"][one.name] = column_facts(one, table, sums, bins, least, noise)
+            facts = self._found["columns"][one.name]
             if without := int(lacking.sum(axis=0)[len(self._found["columns"]) - 1]):
-                self._found["columns"][one.name]["clients_without"] = without
+                facts["clients_without"] = without
+            if "known" in facts:
+                facts["known_of"] = len(names) - without - facts.get("clients_hiding", 0)
             if extremes and sums is not None:
-                self._found["columns"][one.name] |= extremes[place - 1]
+                facts |= extremes[place - 1]
         if moments is not None and not self.hyper.by_client:
             self._medians(round, known, center, scale)
         if self.hyper.by_client:
-            self._found["by_client"] = compared(self._columns, tables, names, self._found["columns"], by_name)
+            rows = np.zeros(len(names)) if moments is None else moments[:, 0]
+            self._found["by_client"] = compared(self._columns, tables, names, self._found["columns"], by_name, rows)
             for own, without in zip(self._found["by_client"].values(), lacking, strict=True):
                 for one in (one for one, lost in zip(self._columns, without, strict=True) if lost):
                     own[one.name] |= {"lacking": True, "divergence": None}
@@ -191,7 +195,7 @@ class Describe(CohortStrategy):
                 if any(count > 0 for count in counts.values()):
                     categories[one.name] = max(counts, key=lambda word: counts[word])
             elif one in self._numbers and facts["mean"] is not None and facts["deviation"] > 0:
-                known = facts.get("known", 0)
+                known = facts.get("known") or self._found.get("rows", 0)  # hidden where few rows lack a value
                 spread = facts["deviation"] * (math.sqrt((known - 1) / known) if known > 1 else 1.0)
                 quantile = (facts["quantiles"] or {}).get("0.5")
                 numbers[one.name] = Number(mean=facts["mean"], deviation=spread, median=facts.get("median", quantile))

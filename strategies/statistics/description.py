@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,15 @@ def column_facts(
     whole = np.maximum(np.where(gone | (counts == HIDDEN), 0.0, counts), 0.0)[:-1]
     hiding = bool(gone.any() or (counts == HIDDEN).any())
     if sums is not None:
+        if keeping := int(hiding_sums(table, sums).sum()):
+            facts["clients_hiding"] = keeping
         known, first, second = sums.sum(axis=0)
         told = table.shape[0] > 1 or not (hiding and facts["few"])  # sums of few values give their counts away
         if known >= max(least, 1) and told:
             mean = first / known
             variance = max(second / known - (mean - bins[0]) ** 2, 0.0) * known / max(known - 1, 1)
-            facts |= {"known": int(known), "mean": column.mean + column.std * mean,
+            facts |= {"known": None if cells[-1] is None and table.shape[0] == 1 else int(known),
+                      "mean": column.mean + column.std * mean,
                       "deviation": abs(column.std) * math.sqrt(variance)}  # fmt: skip
     elif whole.sum() > 0:
         middles = np.concatenate([[edges[0]], (edges[1:] + edges[:-1]) / 2, [edges[-1]]])
@@ -64,6 +68,15 @@ def column_facts(
     facts["quantiles"] = None if hiding else quantiles(whole, edges)
     facts["quantile_error"] = float(edges[1] - edges[0])
     return facts
+
+
+def hiding_sums(table: Array, sums: Array) -> NDArray[np.bool_]:
+    """Return which clients have values of a column of numbers, but keep their sums, since a small count follows, (K,).
+
+    Arguments are those of :func:`column_facts`.
+    """
+    found: NDArray[np.bool_] = (sums[:, 0] == 0) & (table[:, :-1] != 0).any(axis=1)
+    return found
 
 
 def _rounded(count: float) -> float | int:
@@ -108,33 +121,66 @@ def compared(
     names: Sequence[str],
     facts: Mapping[str, Any],
     sums: Mapping[str, Array],
+    rows: Array,
 ) -> dict[str, Any]:
-    """Return for each client and column its counts, and how far it is from the others; None if too much is hidden."""
+    """Return for each client and column its counts, and how far it is from the others; None if too much is hidden.
+
+    Args:
+        columns, tables: the columns, and each one's counts, (K, cells).
+        names: of the clients.
+        facts: of all clients, by column.
+        sums: of columns of numbers, by name: as in :func:`column_facts`.
+        rows: numbers of rows, (K,).
+    """
     found: dict[str, Any] = {}
     for k, name in enumerate(names):
         own: dict[str, Any] = {}
         for column, table in zip(columns, tables, strict=True):
             cells = [None if count == HIDDEN else int(count) for count in table[k]]
-            rest = np.where(table == HIDDEN, 0.0, table)
-            others = rest.sum(axis=0) - rest[k]
             one: dict[str, Any] = {"missing": cells[-1], "counts": cells[:-1], "divergence": None}
             if column.words:
-                alone = (rest[k] > 0) & (others == 0) & ~(table == HIDDEN).any(axis=0)
+                others = np.delete(table, k, axis=0)
+                alone = (table[k] > 0) & (others == 0).all(axis=0)
                 one["only_here"] = [word for word, lone in zip(column.words, alone[:-1], strict=True) if lone]
-            if rest[k, :-1].sum() > 0 and others[:-1].sum() > 0 and not (table[k] == HIDDEN).all():
-                one["divergence"] = jensen_shannon(rest[k, :-1], others[:-1])
-                if not column.words:
-                    edges = np.array(facts[column.name]["edges"])
-                    width = float(edges[1] - edges[0])
-                    one["distance"] = wasserstein(rest[k, :-1], others[:-1], width)
-                    own_sums, whole = sums[column.name][k], sums[column.name].sum(axis=0)
-                    if own_sums[0] and whole[0] > own_sums[0]:
-                        center = whole[1] / whole[0]
-                        one["mean"], one["deviation"] = _moments(column, own_sums, center)
-                        one["others"], one["others_deviation"] = _moments(column, whole - own_sums, center)
+            else:
+                if hiding_sums(table, sums[column.name])[k]:
+                    one["hidden"] = True
+                own_sums, whole = sums[column.name][k], sums[column.name].sum(axis=0)
+                if own_sums[0] and whole[0] > own_sums[0]:
+                    center = whole[1] / whole[0]
+                    one["mean"], one["deviation"] = _moments(column, own_sums, center)
+                    one["others"], one["others_deviation"] = _moments(column, whole - own_sums, center)
+            if (pair := _beside(table, rows, k)) is not None:
+                one["divergence"] = jensen_shannon(*pair)
+                if not column.words and len(pair[0]) == table.shape[1] - 1:
+                    edges = facts[column.name]["edges"]
+                    one["distance"] = wasserstein(*pair, edges[1] - edges[0])
             own[column.name] = one
         found[name] = own
     return found
+
+
+def _beside(table: Array, rows: Array, k: int) -> tuple[Array, Array] | None:
+    """Return counts of known values of client k, and of the others; None if there are none, or all are hidden.
+
+    Cells that one of them hides are one cell together, whose count follows from the number of rows: as zeros they
+    would look like a difference.
+    """
+    away = table == HIDDEN
+    usable = ~away[:, :-1].all(axis=1) & (table[:, :-1] != 0).any(axis=1)
+    others = usable & (np.arange(len(table)) != k)
+    if not usable[k] or not others.any():
+        return None
+    merged = away[others | (np.arange(len(table)) == k)].any(axis=0)
+    kept = table[:, ~merged]
+    if merged.any():
+        totals = np.where(away.any(axis=1), rows, table.sum(axis=1))
+        kept = np.column_stack([totals - kept.sum(axis=1), kept])
+    if not merged[-1]:
+        kept = kept[:, :-1]
+    if kept.shape[1] < 2 or not kept[k].sum() or not kept[others].sum():
+        return None
+    return kept[k], kept[others].sum(axis=0)
 
 
 def _moments(column: Described, sums: Array, center: float) -> tuple[float, float]:
@@ -174,21 +220,23 @@ def problems(found: Mapping[str, Any]) -> list[str]:
                 said.append(
                     (3.0, f"client {client}: column '{name}' is not there, is withheld, or does not fit the schema")
                 )
-            elif one["missing"] and len(known) == len(one["counts"]) and not any(known):
+                continue
+            if one["missing"] and len(known) == len(one["counts"]) and not any(known):
                 said.append((4.0, f"client {client}: column '{name}' is missing in all rows"))
-            elif one["divergence"] is not None and one["divergence"] > DIFFERS:
-                hint, what = "", "categories"
-                if "mean" in one:
-                    unit = other_unit((one["mean"], one["deviation"]), (one["others"], one["others_deviation"]))
-                    hint = f"; perhaps another unit: {unit}" if unit else ""
-                    what = f"mean {one['mean']:.4g} there, {one['others']:.4g} elsewhere"
-                elif one.get("only_here"):
-                    hint = f"; it alone has {', '.join(map(repr, one['only_here'][:5]))}"
-                said.append((
-                    2 * one["divergence"] + bool(hint),
-                    f"client {client}: column '{name}' differs from the others' ({what}{hint}; divergence "
-                    f"{one['divergence']:.2f})",
-                ))  # fmt: skip
+                continue
+            hint, far = "", one["divergence"]
+            what = "categories" if found["columns"][name]["kind"] == "categories" else "distribution"
+            if "mean" in one and (far is None or far > DIFFERS):
+                unit = other_unit((one["mean"], one["deviation"]), (one["others"], one["others_deviation"]))
+                hint = f"; perhaps another unit: {unit}" if unit else ""
+                what = f"mean {one['mean']:.4g} there, {one['others']:.4g} elsewhere"
+            elif one.get("only_here"):
+                hint = f"; it alone has {', '.join(map(repr, one['only_here'][:5]))}"
+            if far is None and "mean" in one and hint:
+                said.append((2.0, f"client {client}: column '{name}' differs from the others' ({what}{hint})"))
+            elif far is not None and far > DIFFERS:
+                line = f"client {client}: column '{name}' differs from the others' ({what}{hint}; divergence {far:.2f})"
+                said.append((2 * far + bool(hint), line))
             elif one.get("only_here"):
                 words = ", ".join(map(repr, one["only_here"][:5]))
                 said.append((0.5, f"client {client}: column '{name}' has categories that no other client has: {words}"))
@@ -211,11 +259,14 @@ def page(found: Mapping[str, Any], dataset: str) -> str:
         f"<!doctype html><meta charset='utf-8'><title>{escape(dataset)}</title><style>{_STYLE}</style>",
         f"<h1>{escape(dataset)}</h1><p>{found['clients']} clients",
         f", {found['rows']} training rows" if "rows" in found else "",
-        f". Counts below {found['min_count']} are hidden (–).</p>" if found["min_count"] > 1 else ".</p>",
+        f". Counts below {found['min_count']} are hidden (–, grey bars)." if found["min_count"] > 1 else ".",
+        " So are others, from which these would follow." if found["min_count"] > 1 else "",
+        " What one client hides is hidden in the total." if "by_client" in found and found["min_count"] > 1 else "",
+        "</p>",
         "<h2>Problems</h2>",
         "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in found["problems"]) + "</ul>"
         if found["problems"] else "<p>None was found.</p>",
-        "<h2>Columns</h2>", _columns_table(found["columns"]),
+        "<h2>Columns</h2>", _columns_table(found["columns"], found["clients"]),
     ]  # fmt: skip
     if "shared_rows" in found:
         shared = found["shared_rows"]
@@ -236,15 +287,26 @@ def page(found: Mapping[str, Any], dataset: str) -> str:
     return "".join(parts) + "\n"
 
 
-def _columns_table(columns: Mapping[str, Any]) -> str:
+def _columns_table(columns: Mapping[str, Any], clients: int) -> str:
     ends = ("min", "max") if any("min" in facts for facts in columns.values()) else ()
-    head = ["column", "missing", "mean", "deviation", *ends, *(f"{q:.0%}" for q in QUANTILES), "distribution"]
-    rows = []
+    head = ["column", "known", "missing", "mean", "deviation", *ends, *(f"{q:.0%}" for q in QUANTILES), "distribution"]
+    rows, some = [], False
     for name, facts in columns.items():
         points = facts.get("quantiles") or {}
-        numbers = [_number(facts.get(word)) for word in ("missing", "mean", "deviation", *ends)]
-        rows.append([name, *numbers, *(_number(points.get(f"{q:g}")) for q in QUANTILES), _bars(facts["counts"])])
-    return _table(head, rows)
+        numbers = [_number(facts[word]) if word in facts else "" for word in ("missing", "mean", "deviation", *ends)]
+        known = "" if "known" not in facts else "–" if facts["known"] is None else str(facts["known"])
+        if (of := facts.get("known_of", clients)) < clients:
+            known, some = f"{known} in {of} of {clients} clients", True
+        bars = _bars(facts["counts"], facts.get("edges", ()))
+        parts = [_number(points.get(f"{q:g}")) if "quantiles" in facts else "" for q in QUANTILES]
+        rows.append([name, known, *numbers, *parts, bars])
+    return _table(head, rows) + (_OF_SOME if some else "")
+
+
+_OF_SOME = (
+    "<p>Where a column is known in some clients, its mean and deviation are theirs. The others lack it, or hide "
+    "their figures, from which a small count would follow: their values need not be missing.</p>"
+)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -259,14 +321,21 @@ def _number(x: float | None) -> str:
     return "–" if x is None else f"{x:.4g}"
 
 
-def _bars(counts: Mapping[str, float | None] | Sequence[float | None]) -> str:
-    """Return a picture of counts; a reader sees what a bar stands for by pointing at it."""
-    named = counts.items() if isinstance(counts, Mapping) else enumerate(counts)
-    pairs = [(str(name), max(count or 0.0, 0.0)) for name, count in named]
-    most = max((count for _, count in pairs), default=0) or 1
-    bars = "".join(
-        f"<rect x='{8 * i}' y='{30 - 30 * c / most:.1f}' width='7' height='{30 * c / most:.1f}'>"
-        f"<title>{escape(n)}: {c:g}</title></rect>"
-        for i, (n, c) in enumerate(pairs)
-    )
+def _bars(counts: Mapping[str, float | None] | Sequence[float | None], edges: Sequence[float]) -> str:
+    """Return a picture of counts; a reader sees what a bar stands for by pointing at it. Grey ones are hidden."""
+    if isinstance(counts, Mapping):
+        pairs = [*counts.items()]
+    else:
+        ends = [f"{edge:.4g}" for edge in edges]
+        within = [f"{low} to {high}" for low, high in pairwise(ends)]
+        pairs = [*zip([f"below {ends[0]}", *within, f"{ends[-1]} or more"], counts, strict=True)]
+    most = max((count or 0.0 for _, count in pairs), default=0) or 1
+    bars = ""
+    for i, (name, count) in enumerate(pairs):
+        high = 30.0 if count is None else max(30 * count / most, 0.0)
+        told, look = ("hidden", " style='fill:#ddd'") if count is None else (f"{count:g}", "")
+        bars += (
+            f"<rect x='{8 * i}' y='{30 - high:.1f}' width='7' height='{high:.1f}'{look}>"
+            f"<title>{escape(str(name))}: {told}</title></rect>"
+        )
     return f"<svg width='{8 * len(pairs)}' height='30' role='img' aria-label='counts'>{bars}</svg>"

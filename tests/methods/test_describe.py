@@ -148,6 +148,72 @@ def test_sums_of_two_values_give_no_count_away(run: Runs, tmp_path: Path) -> Non
     assert facts["mean"] == pytest.approx(others.mean(), rel=1e-6)
 
 
+def test_values_whose_sums_a_client_hides_are_no_missing_ones(run: Runs, tmp_path: Path) -> None:
+    """A client of which few rows lack a value keeps its figures; page and JSON say of how many clients they are."""
+    table = _table()
+    table["dose"] = table.dose.fillna(20.0)
+    table.loc[table.index[table.owner == "west"][:2], "dose"] = np.nan
+    path = run("hiding", dataset=_write(table, tmp_path / "data"))
+    found, others = _found(path), table[table.owner != "west"]
+    facts = found["columns"]["dose"]
+    assert (facts["known"], facts["known_of"], facts["clients_hiding"]) == (len(others), 2, 1)
+    assert facts["mean"] == pytest.approx(others.dose.mean(), rel=1e-6)
+    assert found["by_client"]["west"]["dose"]["hidden"]
+    assert "hidden" not in found["by_client"]["south"]["dose"]
+    assert (found["columns"]["age"]["known"], found["columns"]["age"]["known_of"]) == (900, 3)
+    assert "clients_hiding" not in found["columns"]["age"]
+    text = (path / "description.html").read_text(encoding="utf-8")
+    assert f"<td>{len(others)} in 2 of 3 clients</td>" in text
+    assert "hide their figures" in text
+    assert "<td>900</td>" in text
+    assert "<title>below " in text
+
+
+@pytest.mark.parametrize("missing", [3, 40])
+def test_missing_values_do_not_follow_from_those_that_are_known(run: Runs, tmp_path: Path, missing: int) -> None:
+    """If few rows of all clients lack a value, their number is hidden, and that of known values with it."""
+    table = _table()
+    table["dose"] = np.random.default_rng(3).normal(20, 5, 900)
+    table.loc[table.index[::20][:missing], "dose"] = np.nan
+    path = run("few", dataset=_write(table, tmp_path / "data"), **{"describe.by-client": False})
+    facts = _found(path)["columns"]["dose"]
+    assert facts["mean"] == pytest.approx(table.dose.mean(), rel=1e-6)
+    shown = (None, None) if missing == 3 else (40, 860)
+    assert (facts["missing"], facts["known"]) == shown
+    if missing == 40:  # what is hidden holds more than a small count, since its sum follows from the known values
+        assert None in facts["counts"]
+        assert 860 - sum(count or 0 for count in facts["counts"]) >= 5
+
+
+def test_what_is_hidden_is_no_difference(run: Runs, tmp_path: Path) -> None:
+    """Clients with rows of one distribution do not differ because a small one hides more of its counts."""
+    rng = np.random.default_rng(5)
+    sizes = {"north": 400, "south": 300, "west": 30}
+    table = pd.concat([
+        pd.DataFrame({
+            "age": rng.normal(50, 10, n), "ward": rng.choice(["a", "b", "c"], n, p=[0.1, 0.6, 0.3]),
+            "ill": rng.choice(["no", "yes"], n), "owner": owner,
+        }) for owner, n in sizes.items()
+    ], ignore_index=True)  # fmt: skip
+    table.loc[table.owner == "west", "ward"] = ["a"] * 2 + ["b"] * 17 + ["c"] * 11
+    found = _found(run("alike", dataset=_write(table, tmp_path / "data")))
+    assert None in found["by_client"]["west"]["ward"]["counts"]
+    west = jensen_shannon(*(
+        np.array([own.ward.isin(["a", "b"]).sum(), (own.ward == "c").sum()], float)
+        for own in (table[table.owner == "west"], table[table.owner != "west"])
+    ))  # fmt: skip
+    assert found["by_client"]["west"]["ward"]["divergence"] == pytest.approx(west, abs=1e-9)
+    assert [found["by_client"][name]["age"]["divergence"] for name in sizes] == [
+        pytest.approx(0.02, abs=0.02), pytest.approx(0.02, abs=0.02), None
+    ]  # fmt: skip
+    assert found["problems"] == []
+    table.loc[table.owner == "west", "age"] *= 12  # its histogram is hidden, and its mean tells
+    found = _found(run("months", dataset=_write(table, tmp_path / "months")))
+    assert found["by_client"]["west"]["age"]["divergence"] is None
+    assert "client west: column 'age' differs" in found["problems"][0]
+    assert "months and years" in found["problems"][0]
+
+
 @pytest.mark.parametrize("noise", ["server", "client"])
 def test_noise_is_told_and_covers(run: Runs, tmp_path: Path, noise: str) -> None:
     table = _table()
