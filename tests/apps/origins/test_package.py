@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Mapping
@@ -129,6 +130,23 @@ def test_the_wheel_holds_the_package_alone(wheel: Path) -> None:
     assert {"florilegium/py.typed", "florilegium/apps/recipes/mdm.toml"} <= set(names)
     assert not [name for name in names if "research" in name]
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+@pytest.mark.simulation
+def test_the_source_archive_holds_what_the_wheel_is_built_from(wheel: Path, tmp_path: Path) -> None:
+    """The wheel that is built from the archive has the same files as the one built from the checkout."""
+    build = ["build", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(tmp_path)]
+    subprocess.run([str(BIN / "uv"), *build, str(ROOT)], check=True, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    files = {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "MANIFEST.in", "pyproject.toml"}
+    made = {"", "PKG-INFO", "setup.cfg", "florilegium.egg-info"}
+    assert {name.partition("/")[0] for name in names} == {*LAYERS, "florilegium", *files, *made}
+    assert not [name for name in names if "__pycache__" in name or name.startswith("florilegium/research")]
+    built = next(tmp_path.glob("*.whl"))
+    lacking = {"florilegium/apps/commit.txt"}  # which git alone knows
+    assert {*zipfile.ZipFile(built).namelist()} == {*zipfile.ZipFile(wheel).namelist()} - lacking
+    assert built.stat().st_size < 5e6
 
 
 @pytest.mark.simulation
