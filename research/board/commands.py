@@ -35,14 +35,22 @@ def board(
     runs_dir: RunsDir = None,
     output: Annotated[Path | None, typer.Option(help="folder of the page (default: boards, beside the runs)")] = None,
 ) -> None:
-    """Rank methods, tuned alike and run with several seeds, on one page; run it again to continue a stopped board."""
+    """Rank methods, tuned alike and run with several seeds, on one page; run it again to continue a stopped board.
+
+    With a recipe of attacks and defences, such as under-attack, every attack meets every defence instead.
+    """
     from florilegium.apps.runs.experiment import resolve
+    from florilegium.research.board import under_attack
     from florilegium.research.board.carry_out import carry_out
     from florilegium.research.board.page import write_board
 
     overrides = resolve(None, assignments or [], {"runs-dir": runs_dir_of(assignments, runs_dir)})
+    target, means = output or Path(str(overrides["runs-dir"])) / "boards", means_of(engine, workers)
     with stoppable():
-        made = carry_out(recipe, read_seeds(seeds), overrides, means_of(engine, workers))
-    target = output or Path(str(overrides["runs-dir"])) / "boards"
+        if under_attack.is_under_attack(recipe):
+            show_report(under_attack.write_board(recipe, read_seeds(seeds), overrides, means, target))
+            print(target)
+            return
+        made = carry_out(recipe, read_seeds(seeds), overrides, means)
     show_report(write_board(made, target))
     print(target)
