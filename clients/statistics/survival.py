@@ -20,9 +20,13 @@ from florilegium.models.parameters import Arrays
 from florilegium.models.statistics import exact
 from florilegium.models.statistics.discrete import periods
 from florilegium.models.statistics.survival import counts, cox, risk, rounded
+from florilegium.partitions.feature_names import features_of
+from florilegium.partitions.loading import dataset_of
 from florilegium.tasks.task import TIMES
 
 Array = NDArray[np.float64]
+CLOSE = 1e-4
+"""How far encoded numbers, in single precision, may be from 0 and 1."""
 
 
 class SurvivalClient(BaseClient):
@@ -46,7 +50,7 @@ class SurvivalClient(BaseClient):
     def count(self, arrays: Arrays, *, number: int, by_client: bool = False) -> Answer:
         """Return ``at_risk`` and ``deaths`` (number, T) for the received ``grid`` (T,).
 
-        The groups are those of ``places``: the one of a row's features there that is 1; of one place, 0 or 1. With
+        The groups are those of ``places``: the one of a row's features there that is 1; of one place, its number 0 or 1. With
         ``by_client`` all rows are in the received ``group`` ().
         """
         places = arrays["places"]
@@ -55,7 +59,7 @@ class SurvivalClient(BaseClient):
         elif len(places) > 1:
             groups = self._x[:, places].argmax(axis=1)
         elif len(places):
-            groups = (self._x[:, places[0]] > 0.5).astype(np.int64)
+            groups = self._zero_or_one(int(places[0]))
         else:
             groups = np.zeros(len(self._x), np.int64)
         return self._sent(counts(self._times, self._events, groups, arrays["grid"], number))
@@ -116,6 +120,22 @@ class SurvivalClient(BaseClient):
     def _events(self) -> Array:
         late = self.hyper.width and self._raw[:, 0] > self.hyper.horizon
         return np.where(late, 0.0, self._raw[:, 1])
+
+    def _zero_or_one(self, place: int) -> NDArray[np.int64]:
+        """Return the values (n,) of a column of 0 and 1 from a feature, which may be standardised.
+
+        Raises:
+            RunError: if it has other values, or rows lack one, which are filled in.
+        """
+        one = features_of(dataset_of(self.settings))[place]
+        values = one.mean + one.std * self._x[:, place]
+        found = np.rint(values).astype(np.int64)
+        if (np.abs(values - found) > CLOSE).any() or not np.isin(found, (0, 1)).all():
+            raise RunError(
+                f"survival.group: column '{one.column}' has other values than 0 and 1, or lacks some; name a column "
+                "of categories, or one of 0 and 1 that is known in all rows"
+            )
+        return found
 
     def _z(self, arrays: Arrays) -> Array:
         z: Array = (self._x[:, arrays["columns"]] - arrays["center"]) / arrays["scale"]

@@ -327,9 +327,9 @@ class GLM(CohortStrategy):
         found = self._estimates.fitted()
         for line in found.get("coefficients", ())[:100]:
             if line["coefficient"] is not None:
-                log.info("%-40s %12.6g ± %.4g, p = %.3g", *(
+                log.info("%-40s %12.6g, standard error %.4g, p = %.3g, %.4g to %.4g", *(
                     line[word] if line[word] is not None else float("nan")
-                    for word in ("name", "coefficient", "standard_error", "p")
+                    for word in ("name", "coefficient", "standard_error", "p", "low", "high")
                 ))  # fmt: skip
         if found and not self._private and not found["converged"] and not found["separated"]:
             log.warning("glm: the fit has not converged in %d rounds; raise rounds", self.settings.rounds)

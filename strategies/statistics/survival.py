@@ -68,6 +68,9 @@ class Survival(CohortStrategy):
                     f"survival.{key}: '{name}' is no input column of '{spec.name}'{nearest(name, known)} Known: "
                     f"{', '.join(known[:50])}."
                 )
+        if spec.table and group in spec.table.dates:
+            raise ConfigurationError(f"survival.group: '{group}' holds dates; name a column of categories, or of 0 and 1")
+        self._group_places = [i for i, one in enumerate(self._features) if one.column == group and one.name != f"{group} missing"]
         self._columns = [i for i, one in enumerate(self._features) if one.column in chosen and not one.first]
         self._reset()
 
@@ -136,7 +139,7 @@ class Survival(CohortStrategy):
     def _count(self, round: Round) -> None:
         group, T = self.hyper.group, len(self._arrays["grid"])
         cohort = round.sample()
-        own = [i for i, one in enumerate(self._features) if one.column == group]
+        own = self._group_places
         places = np.array(own if group not in ("", "client") else [], np.int64)
         if group == "client":
             words = [self.clients[client].name or client for client in cohort]

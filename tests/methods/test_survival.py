@@ -98,6 +98,40 @@ def test_the_log_rank_test_is_that_of_lifelines(run: Runs, case: str) -> None:
         np.testing.assert_allclose(one["survival"], km.predict(one["times"]) if one["times"] else [], rtol=1e-12)
 
 
+def _written(folder: Path) -> tuple[dict[str, Value], pd.DataFrame]:
+    """Write a table whose column ``treated`` is mostly 1, and return keys for it and the training rows."""
+    rng, table = np.random.default_rng(4), _made().rename(columns={"owner": "site"})
+    table["treated"] = (rng.random(len(table)) < 0.9).astype(float)
+    table["seen"] = (pd.Timestamp("2024-03-01") + pd.to_timedelta(rng.integers(0, 60, len(table)), unit="D")).strftime(
+        "%Y-%m-%d"
+    )
+    folder.mkdir()
+    for part, rows in (("train", table), ("test", table.head(40))):
+        rows.to_csv(folder / f"{part}.csv", index=False)
+    return {"dataset": str(folder), "label-column": "T+E", "client-column": "site", "survival.cox": "none"}, table
+
+
+def test_groups_of_zero_and_one_are_their_values(run: Runs, tmp_path: Path) -> None:
+    """Inputs are standardised, so that a 1 of a column that is mostly 1 is a small number."""
+    keys, table = _written(tmp_path / "data")
+    found = _found(run("treated", **keys, **{"survival.group": "treated"}))
+    for value in (0, 1):
+        assert found["curves"][f"treated = {value}"]["at_risk"][0] <= (table.treated == value).sum()
+        km = KaplanMeierFitter().fit(*table.loc[table.treated == value, ["T", "E"]].to_numpy().T)
+        one = found["curves"][f"treated = {value}"]
+        np.testing.assert_allclose(one["survival"], km.predict(one["times"]), rtol=1e-12)
+    expected = multivariate_logrank_test(table["T"], table["treated"], table["E"])
+    assert found["log_rank"]["statistic"] == pytest.approx(expected.test_statistic, rel=1e-9)
+
+
+def test_groups_of_other_numbers_are_refused(run: Runs, tmp_path: Path) -> None:
+    keys, _ = _written(tmp_path / "data")
+    with pytest.raises(RunError, match=r"survival\.group: column 'x0' has other values than 0 and 1"):
+        run("numbers", **keys, **{"survival.group": "x0"})
+    with pytest.raises(ConfigurationError, match=r"survival\.group: 'seen' holds dates"):
+        run("dates", **keys, **{"survival.group": "seen"})
+
+
 def _equal(fit: dict[str, Any], expected: CoxPHFitter, rel: float = 1e-6) -> None:
     found = pd.DataFrame(fit["coefficients"]).set_index("name")
     names = expected.params_.index
