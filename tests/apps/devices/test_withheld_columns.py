@@ -15,6 +15,7 @@ from florilegium.apps.assembly.node_config import own_data, parse_node
 from florilegium.apps.settings.configuration import parse_source
 from florilegium.common.errors import DataError
 from florilegium.common.settings import Value
+from florilegium.owner.view import View
 from florilegium.partitions.clientdata import CPU, ClientData
 from florilegium.partitions.loading import dataset_of
 from tests.site import site
@@ -95,6 +96,20 @@ def test_what_an_owner_withholds_is_lacking_or_the_device_takes_no_part(tmp_path
     with pytest.raises(DataError, match="withhold: the owner withholds column 'income', and this run needs all"):
         _read(tmp_path, "south", by_column=False, withhold="income")
     assert not _read(tmp_path, "south", by_column=False, withhold="other").terms.lacking
+
+
+def test_what_a_policy_leaves_out_is_lacking_as_what_is_withheld(tmp_path: Path) -> None:
+    """A copy has only the columns that the owner's `data.columns` names; `withhold` opens no other."""
+    frames = _write(tmp_path)
+    kept = tuple(name for name in frames["south"].columns if name != "income")
+    view = View(tmp_path / "south", kept, (), tmp_path / "view").made()
+    data = _read(tmp_path, "south", by_column=True, data_path=str(view))
+    assert data.terms.lacking == {"income"}
+    assert not data.train.x[:, 2].any()
+    with pytest.raises(DataError, match="income"):
+        _read(tmp_path, "south", by_column=False, data_path=str(view))
+    both = _read(tmp_path, "south", by_column=True, data_path=str(view), withhold="age")
+    assert both.terms.lacking == {"income", "age"}
 
 
 @pytest.mark.parametrize(
