@@ -17,6 +17,7 @@ import pytest
 import florilegium as fl
 from docs.generate.method_pages import FACTS, index, new_page, read_page, with_facts, with_pages
 from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.errors import ConfigurationError
 from tests.browser import BROWSER, dom
 from tests.processes import BIN, ROOT
@@ -112,6 +113,13 @@ def test_every_method_has_one_page() -> None:
     assert sum(len(page.methods) for page in pages) == len(METHODS.own)
     with pytest.raises(ConfigurationError, match=r"one page about 'fedavg' expected \(found: 2\)"):
         index([*pages, next(page for page in pages if page.name == "fedavg.md")])
+
+
+def test_every_method_has_a_first_run_that_is_accepted() -> None:
+    for name in METHODS.own:
+        parse(complete({"method": name, **METHODS[name].first}))
+    text = (DOCS / "methods" / "fedbn.md").read_text(encoding="utf-8")
+    assert "`florilegium run --set method=fedbn --set model=cnn-bn`" in text
 
 
 def test_a_method_without_a_page_gets_one_and_an_entry() -> None:

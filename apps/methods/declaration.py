@@ -34,6 +34,7 @@ class Method:
         descends: whether its clients train by descent, so that the keys of local training count.
         new_clients: what a client is tested with that has never trained, before ``finetune-epochs`` tune it.
         implies: common keys that the method sets itself, by name; another value of them is an error.
+        first: keys that a first run sets, where those of :attr:`implies` and the defaults do not go with the method.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Method:
     descends: bool = True
     new_clients: str = "the global model"
     implies: Mapping[str, Value] = field(default_factory=dict)
+    first: Mapping[str, Value] = field(default_factory=dict)
 
     def strategy_class(self) -> type[CohortStrategy]:
         """Import and return the strategy class."""

@@ -13,6 +13,8 @@ _SHARED_BODY = f"{_STRATEGIES}.families.decoupled:SharedBody"
 _HEAD_KEYS = f"{_KEYS}.personal:HeadHyper"
 
 _LORA: Mapping[str, Value] = {"adapter.kind": "lora"}
+_ADAPTED: Mapping[str, Value] = {"adapter.targets": "fc3"}
+_HOSPITALS: Mapping[str, Value] = {"dataset": "fed-heart", "partitioner": "natural", "num-clients": 0}
 _PRODUCTS = {**_LORA, "adapter.fixed": "", "adapter.dora": False, "server-learning-rate": 1.0}
 """Of methods whose result is the new model, from clients' updates s·B·A."""
 _CORRECTED = {**_PRODUCTS, "adapter.correction": True}
@@ -31,6 +33,7 @@ def _ranked(
         table="ranks",
         new_clients="the global model at their rank",
         implies=implies,
+        first=_ADAPTED,
     )
 
 
@@ -39,6 +42,10 @@ def _clustering(title: str, source: str, strategy: str, client: str = "kmeans:KM
         title, source, f"{_STRATEGIES}.clustering.{strategy}", f"{_CLIENTS}.clustering.{client}",
         f"{_KEYS}.clustering:KMeansHyper", task="clustering", table="kmeans", descends=False,
         new_clients="the common centres",
+        first={
+            "model": "centers", "dataset": "gaussian-mixture", "partitioner": "iid", "samples-per-client": 60,
+            "server-examples": 120, "rounds": 1,
+        },
     )  # fmt: skip
 
 
@@ -83,16 +90,19 @@ OWN_METHODS: dict[str, Method] = {
         "Shared network, personal batch norm", "Li et al. 2021",
         f"{_STRATEGIES}.fedbn:FedBN", f"{_CLIENTS}.fedbn:FedBNClient",
         new_clients="the shared network and the initial batch norm",
+        first={"model": "cnn-bn"},
     ),
     "fedl2p": Method(
         "Learning how to fine-tune", "Lee et al. 2023",
         f"{_STRATEGIES}.fedl2p:FedL2P", f"{_CLIENTS}.fedl2p:FedL2PClient", f"{_KEYS}.fedl2p:FedL2PHyper",
         new_clients="the given model, fine-tuned as learned",
+        first={"validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 10},
     ),
     "l2p": Method(
         "FedL2P without averaging: each client alone", "Lee et al. 2023",
         f"{_STRATEGIES}.l2p:L2P", f"{_CLIENTS}.l2p:L2PClient", f"{_KEYS}.fedl2p:FedL2PHyper", table="fedl2p",
         new_clients="the given model, fine-tuned by untrained meta-nets",
+        first={"validation-fraction": 0.2, "finetune-epochs": 1, "fedl2p.pretraining-rounds": 10},
     ),
     "lg-fedavg": Method(
         "Personal body, shared head", "Liang et al. 2020",
@@ -112,11 +122,16 @@ OWN_METHODS: dict[str, Method] = {
         "Progressive personalised ensembles", "Emrani et al.",
         f"{_STRATEGIES}.ppfe:PPFE", f"{_CLIENTS}.ppfe:PPFEClient", f"{_KEYS}.ppfe:PPFEHyper",
         new_clients="the shared blocks and the initial head",
+        first={"ppfe.personal-blocks": "0,1,2", "ppfe.stage-rounds": "10,10,10", "ppfe.ranks": "9,6,4"},
     ),
     "ppfe-linear": Method(
         "PPFE for linear regression", "Emrani et al., section 6.1",
         f"{_STRATEGIES}.ppfe_linear:PPFELinear", f"{_CLIENTS}.ppfe_linear:PPFELinearClient",
         f"{_KEYS}.ppfe:PPFELinearHyper", descends=False,
+        first={
+            "model": "linear", "rounds": 4, "dataset": "synthetic-linear", "partitioner": "natural",
+            "samples-per-client": 60,
+        },
     ),
     "per-fedavg": Method(
         "A model that adapts in a step", "Fallah et al. 2020",
@@ -155,10 +170,12 @@ OWN_METHODS: dict[str, Method] = {
         "Models of unlabeled data, in a subspace", "FLowDUP",
         f"{_STRATEGIES}.flowdup:FLowDUP", f"{_CLIENTS}.flowdup:FLowDUPClient", f"{_KEYS}.subspace:FLowDUPHyper",
         new_clients="a model generated from its inputs",
+        first={"flowdup.dimensions": 1000},
     ),
     "ld-fedavg": Method(
         "FedAvg in a random subspace", "FLowDUP, section 5.1",
         f"{_STRATEGIES}.ld_fedavg:LDFedAvg", f"{_CLIENTS}.ld_fedavg:LDFedAvgClient", f"{_KEYS}.subspace:SubspaceHyper",
+        first={"ld-fedavg.dimensions": 1000},
     ),
     "fedtta": Method(
         "A model that adapts to unlabeled inputs", "Ye et al. 2024",
@@ -175,11 +192,13 @@ OWN_METHODS: dict[str, Method] = {
         f"{_STRATEGIES}.statistics.describe:Describe", f"{_CLIENTS}.statistics.describe:DescribeClient",
         f"{_KEYS}.statistics:DescribeHyper", task="columns", descends=False, new_clients="no model",
         implies={"model": "linear", "participation": 1.0},
+        first=_HOSPITALS,
     ),
     "survival": Method(
         "Survival curves and Cox models from sums", "Cox 1972; Andreux et al. 2020",
         f"{_STRATEGIES}.statistics.survival:Survival", f"{_CLIENTS}.statistics.survival:SurvivalClient",
         f"{_KEYS}.statistics:SurvivalHyper", descends=False, implies={"model": "linear", "participation": 1.0},
+        first={**_HOSPITALS, "dataset": "fed-tcga-brca"},
     ),
     "glm": Method(
         "Regression with exact sums, and its intervals", "McCullagh, Nelder 1989",
@@ -306,20 +325,23 @@ OWN_METHODS: dict[str, Method] = {
     "fedit": Method(
         "LoRA: A and B averaged", "Zhang et al. 2024",
         _FEDAVG, f"{_CLIENTS}.fedavg:FedAvgClient", implies=_LORA,
+        first=_ADAPTED,
     ),
     "ffa-lora": Method(
         "LoRA: A stays as it is drawn", "Sun et al. 2024",
         _FEDAVG, f"{_CLIENTS}.fedavg:FedAvgClient", implies={**_LORA, "adapter.fixed": "A"},
+        first=_ADAPTED,
     ),
     "fedsa-lora": Method(
         "LoRA: A shared, B personal", "Guo et al. 2025",
         f"{_STRATEGIES}.fedsa_lora:FedSALoRA", f"{_CLIENTS}.fedsa_lora:FedSALoRAClient",
         f"{_KEYS}.personal:FedSALoRAHyper",
         new_clients="the shared A, and the initial B and head", implies={**_LORA, "adapter.fixed": ""},
+        first=_ADAPTED,
     ),
     "flora": _ranked("LoRA: exact means join the base", "Wang et al. 2024", "flora:FLoRA", _CORRECTED),
     "fedex-lora": _ranked(
-        "LoRA: means, and what they miss", "Singhal et al. 2025", "fedex_lora:FedExLoRA", _CORRECTED
+        "LoRA: means, and what they miss", "Singhal et al. 2025", "fedex_lora:FedExLoRA", _CORRECTED,
     ),
     "flexlora": _ranked("LoRA: the mean update taken apart", "Bai et al. 2024", "flexlora:FlexLoRA", _PRODUCTS),
     "hetlora": _ranked(

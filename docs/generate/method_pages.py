@@ -135,9 +135,15 @@ def _facts(names: Sequence[str]) -> str:
         ["new clients use", *(method.new_clients for method in methods)],
         ["own keys", *(_keys(name) for name in names)],
         *([layer, *(_kept(method, layer) for method in methods)] for layer in LAYERS),
+        ["first run", *(_first_run(name) for name in names)],
         ["code", *(_code(method) for method in methods)],
     ]
     return table(["", *(f"`{name}`" for name in names)], rows)
+
+
+def _first_run(name: str) -> str:
+    keys = {"method": name, **METHODS[name].first}
+    return f"`florilegium run {' '.join(f'--set {key}={value}' for key, value in keys.items())}`"
 
 
 def _kept(method: Method, layer: str) -> str:
