@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from florilegium.owner.withdrawn import read_withdrawn
 
 log = logging.getLogger("flwr")
 
+_ALL = 100
+"""Refusals of a run by one line of the policy that are all logged; of more, every 128th, 256th, 512th, … is."""
 _NUMBER = 8
 """Bytes that a number of a reply counts as, besides its arrays."""
 
@@ -81,6 +84,7 @@ class Keeper:
         self._cells = cells
         self._account, self._log = Account(home), home.log()
         self._runs: dict[int, Admitted] = {}
+        self._refusals: Counter[tuple[int, str]] = Counter()
         self._policy = home.policy()
         self._read = self._state()
         missing = self._missing()
@@ -177,7 +181,7 @@ class Keeper:
         def check() -> None:
             with self._watched(run_id, "request"):
                 read_withdrawn(self.home.withdrawn_file).check(run.name, run.app)
-                if limits is not None:
+                if limits is not None and self._policy.mode == "enforce":
                     limits()
 
         return check
@@ -262,9 +266,13 @@ class Keeper:
             yield
         except DeniedError as error:
             report = self._policy.mode == "report" and error.line not in ("policy", "withdrawn")
-            run = self._runs[run_id]
-            self._log.add("would-refuse" if report else "refused", of=what, run_id=run_id, run=run.name, app=run.app,
-                          line=error.line, why=printable(error.why), **facts)  # fmt: skip
+            run, times = self._runs[run_id], self._refusals[run_id, error.line] + 1
+            self._refusals[run_id, error.line] = times
+            if times <= _ALL or times.bit_count() == 1:  # a server that asks for ever must not fill the disk
+                self._log.add(
+                    "would-refuse" if report else "refused", of=what, run_id=run_id, run=run.name, app=run.app,
+                    line=error.line, why=printable(error.why), times=times, **facts,
+                )  # fmt: skip
             log.warning("run %d: the %s %s refused: %s", run_id, what, "would be" if report else "is", error)
             if not report:
                 raise

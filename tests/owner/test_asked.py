@@ -186,3 +186,14 @@ def test_what_a_run_promises_counts_once(tmp_path: Path) -> None:
     admit(3, 2.0)
     with pytest.raises(DeniedError, match=r"no privacy\.epsilon"):
         admit(4, 0.0)
+
+
+def test_endless_questions_do_not_fill_the_log(tmp_path: Path) -> None:
+    """Of 300 refusals by one line 100 are logged, the 128th and the 256th; those by another line begin anew."""
+    keeper = begun(tmp_path / "owner")
+    for _ in range(300):
+        with pytest.raises(DeniedError):
+            keeper.ask(asked("gradient"))
+    with pytest.raises(DeniedError):
+        keeper.ask(asked(round=51))
+    assert [entry["times"] for entry in entries(keeper.home, "refused")] == [*range(1, 101), 128, 256, 1]
