@@ -233,6 +233,11 @@ def test_commands_are_carried_out(page: Path, tmp_path: Path, monkeypatch: pytes
     (work / "patients").mkdir()
     rows = "".join(f"{number},{number % 3},{'ab'[number % 2]},{'ns'[number // 20]}\n" for number in range(40))
     (work / "patients" / "train.csv").write_text(f"age,dose,outcome,hospital\n{rows}")
+    (work / "follow-up").mkdir()
+    rows = "".join(
+        f"{number + 1},{number % 2},{'fm'[number % 3 % 2]},{number % 5},{'ns'[number // 20]}\n" for number in range(40)
+    )
+    (work / "follow-up" / "train.csv").write_text(f"days,died,sex,dose,hospital\n{rows}")
     (work / "split.json").write_text(json.dumps({"alice": {"train": [*range(40)], "test": [40, 41]}}))
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(work)
