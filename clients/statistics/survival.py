@@ -50,8 +50,8 @@ class SurvivalClient(BaseClient):
     def count(self, arrays: Arrays, *, number: int, by_client: bool = False) -> Answer:
         """Return ``at_risk`` and ``deaths`` (number, T) for the received ``grid`` (T,).
 
-        The groups are those of ``places``: the one of a row's features there that is 1; of one place, its number 0 or 1. With
-        ``by_client`` all rows are in the received ``group`` ().
+        The groups are those of ``places``: the one of a row's features there that is 1; of one place, its 0 or 1.
+        With ``by_client`` all rows are in the received ``group`` ().
         """
         places = arrays["places"]
         if by_client:

@@ -69,8 +69,11 @@ class Survival(CohortStrategy):
                     f"{', '.join(known[:50])}."
                 )
         if spec.table and group in spec.table.dates:
-            raise ConfigurationError(f"survival.group: '{group}' holds dates; name a column of categories, or of 0 and 1")
-        self._group_places = [i for i, one in enumerate(self._features) if one.column == group and one.name != f"{group} missing"]
+            raise ConfigurationError(
+                f"survival.group: '{group}' holds dates; name a column of categories or of 0 and 1"
+            )
+        missing = f"{group} missing"
+        self._group_places = [i for i, one in enumerate(self._features) if one.column == group and one.name != missing]
         self._columns = [i for i, one in enumerate(self._features) if one.column in chosen and not one.first]
         self._reset()
 
