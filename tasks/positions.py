@@ -224,9 +224,10 @@ class NextToken(SequenceLabels):
         """Return the targets as they are; they come from the inputs (:meth:`derived`)."""
         return stored
 
-    def predictions(self, activated: NDArray[Any]) -> dict[str, list[Any]]:
-        """Return the most likely token after each position, joined by blanks."""
-        return {"classes": [" ".join(map(str, row)) for row in activated.argmax(axis=1)]}
+    def predictions_at(self, activated: NDArray[Any], counted: NDArray[np.bool_]) -> dict[str, list[Any]]:
+        """Return the most likely token after each position that is ``counted``, (n, length), joined by blanks."""
+        rows = zip(activated.argmax(axis=1), counted, strict=True)
+        return {"classes": [" ".join(map(str, row[where[: len(row)]])) for row, where in rows]}
 
 
 class Segmentation(SequenceLabels):

@@ -59,6 +59,10 @@ INSIDE = {
         "tests/test_flower_inside.py::test_functions_take_the_arguments_that_they_are_given",
     ),
     "apps/engines/ray_simulation.py": ("`flwr run` in the same process", _JOB),
+    "benchmarks/robust.py": (
+        "Flower's robust rules, beside ours",
+        "tests/test_flower_inside.py::test_functions_take_the_arguments_that_they_are_given",
+    ),
     "strategies/exchange/flower_inside.py": (
         "ids of messages, kinds of errors, shorter waits, `--node-config`",
         "tests/test_flower_inside.py::test_a_message_keeps_the_id_that_it_is_given",

@@ -162,7 +162,7 @@ def test_a_model_is_exported_with_its_task(task: str, paths: dict[str, str], tmp
     assert tuple(data.train.y.shape) == (5, *spec.learned.shape)
     outputs = model(data.train.x)
     assert tuple(outputs.shape) == (5, *spec.learned.outputs)
-    table = table_of_predictions(model, data.train.x, spec)
+    table = table_of_predictions(model, data.train, spec)
     assert len(table) == 5
     expected = {
         "binary": ["class", "probability"], "multi-label": ["y0", "y1", "y2"], "survival": ["risk"],

@@ -17,6 +17,7 @@ from florilegium.clients.core.network import network_for
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.models.settings import NetworkSettings
+from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.loading import dataset_of
 from florilegium.partitions.sources.arrays import array_dataset
 from florilegium.tasks.registry import make_task
@@ -114,7 +115,7 @@ def test_a_models_predictions_are_numbers(tmp_path: Path) -> None:
     x = np.random.default_rng(2).normal(size=(4, 5)).astype(np.float32)
     import torch
 
-    table = table_of_predictions(model, torch.from_numpy(x), spec)
+    table = table_of_predictions(model, Examples(torch.from_numpy(x), torch.zeros(len(x))), spec)
     assert [*table] == ["y0", "y1"]
     np.testing.assert_allclose(table.to_numpy(), network(torch.from_numpy(x)).detach().numpy(), rtol=1e-6)
 
@@ -153,7 +154,7 @@ def test_targets_of_any_unit_are_learned_in_their_deviations(tmp_path: Path) -> 
     model, card = load_model(tmp_path / "model")
     import torch
 
-    zero = table_of_predictions(model, torch.zeros(1, 5), spec)["value"][0]
+    zero = table_of_predictions(model, Examples(torch.zeros(1, 5), torch.zeros(1)), spec)["value"][0]
     bias = float(network_for(spec, NetworkSettings(model="linear"), 1)(torch.zeros(1, 5)).detach())
     assert zero == pytest.approx(y[:240].mean() + y[:240].std() * bias, rel=1e-5)
     assert spec_of(tmp_path / "model", card).learned.key == spec.learned.key

@@ -119,7 +119,7 @@ def test_training_devices_and_predictions_use_them(tmp_path: Path) -> None:
     folder = Path(fl.Run(path).export(tmp_path / "model", "south"))
     _, card = load_model(folder)
     inputs, _ = read_inputs(device / "train.csv", spec_of(folder, card))
-    np.testing.assert_allclose(inputs[:, :2].numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(inputs.x[:, :2].numpy(), expected, atol=1e-5)
     assert card.fitted_scales == text
     assert card.inputs["numbers"]["age"] == pytest.approx([scaler.mean_[0], scaler.scale_[0]], rel=1e-6)
     assert card.inputs["fill"]["dose"] == pytest.approx(imputer.statistics_[1], rel=1e-6)

@@ -334,7 +334,9 @@ def test_a_device_with_other_frozen_parameters_is_refused(run: Runs, nodes: list
 
     keys: dict[str, Value] = {"model": _name("probe"), "num-clients": 2, "start-timeout": 0.1}
     options = config(**{**KEYS, **keys, "runs-dir": str(run.folder)})
-    with pytest.raises(RunError, match=r"node 101 has other frozen parameters in its network \(hash 0123"):
+    with pytest.raises(
+        RunError, match=r"node 101 \(client d1\) has other frozen parameters in its network \(hash 0123"
+    ):
         run("run", nodes=nodes[:2], intercept=lie, **keys)
 
 
