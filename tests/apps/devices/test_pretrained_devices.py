@@ -24,7 +24,7 @@ from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests import pretrained
 from tests.site import site
 
-pytestmark = pytest.mark.deployment
+pytestmark = [pytest.mark.deployment, pytest.mark.long]  # the same is tested in simulations; a site takes minutes
 
 CLIENTS = ("north", "south", "west")
 STRANGER = "stranger"

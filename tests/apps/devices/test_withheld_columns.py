@@ -151,6 +151,7 @@ def test_owners_keys_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.deployment
+@pytest.mark.long
 def test_three_supernodes_of_which_one_withholds_a_column(tmp_path: Path) -> None:
     """A description has its other columns, a fit without the column all rows, and one with it those of the others."""
     frames = _write(tmp_path)
