@@ -46,7 +46,7 @@ class FedProtoClient(ClasswiseClient):
             z, labels = body(x[rows]), y[rows]
             if collects:
                 self._seen[0].index_add_(0, labels, z.detach().to(self.sums))
-                self._seen[1].index_add_(0, labels, torch.ones(len(rows)).to(self.weights))
+                self._seen[1].add_(torch.bincount(labels, minlength=len(self.weights)))
             loss = self.loss(classifier(z), rows)
             if not λ:
                 return loss

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -170,13 +170,18 @@ class SequenceLabels(Classification):
 
     def predictions(self, activated: NDArray[Any]) -> dict[str, list[Any]]:
         """Return the most likely classes of each input, as the data write them, joined by blanks."""
-        return self.predictions_at(activated, np.ones((len(activated), *activated.shape[2:]), bool))
+        return self.predictions_at(activated, np.zeros((len(activated), *activated.shape[2:]), np.int64))
 
-    def predictions_at(self, activated: NDArray[Any], counted: NDArray[np.bool_]) -> dict[str, list[Any]]:
-        """Return the most likely classes at the positions that are ``counted``, (n, *positions), joined by blanks."""
+    def predictions_at(self, activated: NDArray[Any], y: NDArray[Any]) -> dict[str, list[Any]]:
+        """Return the most likely classes, joined by blanks, without positions that are ``IGNORED`` in y."""
         labels = [str(label) for label in self.targets.labels or range(self.classes)]
-        rows = zip(activated.argmax(axis=1), counted, strict=True)
-        return {"classes": [" ".join(labels[i] for i in row[where[..., : row.shape[-1]]]) for row, where in rows]}
+        return {"classes": [" ".join(labels[i] for i in row) for row in self._chosen(activated, y)]}
+
+    @staticmethod
+    def _chosen(activated: NDArray[Any], y: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
+        """Yield each input's most likely classes where y counts; a network may leave out what is padded behind."""
+        for row, own in zip(activated.argmax(axis=1), y, strict=True):
+            yield row[own[..., : row.shape[-1]] != IGNORED]
 
 
 class NextToken(SequenceLabels):
@@ -224,10 +229,9 @@ class NextToken(SequenceLabels):
         """Return the targets as they are; they come from the inputs (:meth:`derived`)."""
         return stored
 
-    def predictions_at(self, activated: NDArray[Any], counted: NDArray[np.bool_]) -> dict[str, list[Any]]:
-        """Return the most likely token after each position that is ``counted``, (n, length), joined by blanks."""
-        rows = zip(activated.argmax(axis=1), counted, strict=True)
-        return {"classes": [" ".join(map(str, row[where[: len(row)]])) for row, where in rows]}
+    def predictions_at(self, activated: NDArray[Any], y: NDArray[Any]) -> dict[str, list[Any]]:
+        """Return the most likely token after each position that y, (n, length), does not ignore, joined by blanks."""
+        return {"classes": [" ".join(map(str, row)) for row in self._chosen(activated, y)]}
 
 
 class Segmentation(SequenceLabels):

@@ -290,6 +290,10 @@ class Task(ABC):
         """Return outputs (n, *outputs) as what users read: probabilities, or numbers in the target's unit."""
         return outputs
 
+    def predictions_at(self, activated: NDArray[Any], y: NDArray[Any]) -> dict[str, list[Any]]:
+        """Return :meth:`predictions` of what has targets alone: ``y``, (n, *shape), are targets or placeholders."""
+        return self.predictions(activated)
+
     @abstractmethod
     def predictions(self, activated: NDArray[Any]) -> dict[str, list[Any]]:
         """Return columns of predictions, n entries each, from activated outputs (n, *outputs)."""

@@ -27,8 +27,6 @@ from florilegium.partitions.sources.rows import laid_out
 from florilegium.partitions.sources.table_files import refuse_twins
 from florilegium.partitions.sources.words import vocabulary
 from florilegium.partitions.spec import DatasetSpec
-from florilegium.tasks.losses import IGNORED
-from florilegium.tasks.positions import SequenceLabels
 from florilegium.tasks.registry import CLASSIFICATION, make_task
 from florilegium.tasks.task import Task
 
@@ -76,10 +74,7 @@ def table_of_predictions(model: torch.nn.Module, inputs: Examples, spec: Dataset
 
 def _predicted(model: torch.nn.Module, inputs: Examples, task: Task) -> dict[str, list[Any]]:
     """Return the columns of predictions; of sequences at those positions alone that have targets."""
-    activated = predict(model, inputs.x, task).numpy()
-    if isinstance(task, SequenceLabels):
-        return task.predictions_at(activated, (inputs.y != IGNORED).numpy())
-    return task.predictions(activated)
+    return task.predictions_at(predict(model, inputs.x, task).numpy(), inputs.y.numpy())
 
 
 def write_predictions(model_folder: Path, inputs: Path, embeddings: str = "", schema: Path | None = None) -> None:
