@@ -4,7 +4,6 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-THREADS ?= 1
 # Kinds of processors for the workers of pytest in turn (tests/processors.py); without them the machine as it is.
 PROCESSORS ?=
 export PROCESSORS
@@ -39,7 +38,7 @@ test: install
 	$(MAKE) --jobs 2 test-quick test-processes
 
 test-quick: install
-	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -p tests.processors -n logical --dist worksteal -m "not simulation and not deployment and not long and not kills and not versions"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.processors -n logical --dist worksteal -m "not simulation and not deployment and not long and not kills and not versions"
 
 # After mypy, when test-quick has compiled the packages. Other files are not imported, which would take as long as a test.
 test-processes: install lint
