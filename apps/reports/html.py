@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from florilegium.apps.origins.package import version
 from florilegium.apps.reports.notes import notes
-from florilegium.apps.reports.page_parts import Picture, csv_of, picture_of
+from florilegium.apps.reports.page_parts import Picture, picture_of
 from florilegium.apps.reports.pairs import pairs
 from florilegium.apps.reports.pictures import (
     PLACES,
@@ -33,6 +34,7 @@ from florilegium.apps.reports.tables import MEANING, PAIRS_MEANING, figures_tabl
 from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.common.errors import FlorilegiumError
 from florilegium.common.files import write_text
+from florilegium.common.layout import SCRIPT, STYLE, table_html
 from florilegium.common.pages import Table
 from florilegium.strategies.folder.attempts import read_provenance
 from florilegium.strategies.folder.metrics_file import TRAINING
@@ -74,22 +76,40 @@ def write_html(
         varied: keys that differ on purpose.
         compared: whether the sections show curves and paired differences, which take much room with many methods.
     """
-    environment = Environment(
-        loader=PackageLoader("florilegium.apps.reports", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    environment.filters["csv"] = csv_of
-    text = environment.get_template("report.html.j2").render(
-        title=title, version=version(), date=time.strftime("%Y-%m-%d"), skipped=skipped, meaning=MEANING,
-        pairs_meaning=PAIRS_MEANING, sections=[_section(section, varied, compared) for section in found],
+    text = templates().get_template("report.html.j2").render(
+        title=title, version=version(), date=time.strftime("%Y-%m-%d"), **shown(found, skipped, varied, compared),
         leads=[(one.table, one.figure and picture_of(one.figure, title), one.words) for one in leads],
     )  # fmt: skip
     write_text(file, text)
 
 
-def _section(section: Section, varied: Collection[str], compared: bool) -> dict[str, Any]:
+def templates(*others: BaseLoader) -> Environment:
+    """Return the templates of reports, and those of other loaders, which go before them."""
+    loader = ChoiceLoader([*others, PackageLoader("florilegium.apps.reports", "")])
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.globals |= {
+        "style": Markup(STYLE), "script": Markup(SCRIPT), "table_html": lambda *words: Markup(table_html(*words)),
+    }  # fmt: skip
+    return environment
+
+
+def shown(
+    found: Sequence[Section],
+    skipped: Sequence[str],
+    varied: Collection[str] = (),
+    compared: bool = True,
+    data: bool = True,
+) -> dict[str, Any]:
+    """Return what ``sections.html.j2`` shows of sections; arguments as for :func:`write_html`.
+
+    Args:
+        data: whether the clients' data are read, for the picture of who holds what.
+    """
+    parts = [_section(section, varied, compared, data) for section in found]
+    return {"skipped": skipped, "meaning": MEANING, "pairs_meaning": PAIRS_MEANING, "sections": parts}
+
+
+def _section(section: Section, varied: Collection[str], compared: bool, data: bool) -> dict[str, Any]:
     """Return everything that the template shows of a section."""
     pools, between = section.pools, pairs(section) if compared else []
     figure, main = figure_of(pools), pools[0].main
@@ -104,7 +124,7 @@ def _section(section: Section, varied: Collection[str], compared: bool) -> dict[
         pictures.append(picture_of(plot_training(pools), "Training loss over rounds"))
     if compared and any(run.figures(main.name) for pool in pools for run in pool.runs):
         pictures.append(picture_of(plot_clients(pools), f"Distribution of the clients' final {main.name}"))
-    partition, why = _partition(pools[0])
+    partition, why = _partition(pools[0]) if data else (None, "")
     return {
         "title": section.title(),
         "notes": notes(section, varied),
@@ -117,8 +137,8 @@ def _section(section: Section, varied: Collection[str], compared: bool) -> dict[
         "partition": partition,
         "no_partition": why,
         "privacy": _privacy(pools),
-        "settings": _settings(pools),
-        "runs": _runs(pools),
+        "settings": settings_table(pools),
+        "runs": origins_table(pools),
         "commands": _commands(pools),
     }
 
@@ -170,7 +190,7 @@ def _privacy(pools: Sequence[Pool]) -> Table | None:
     return Table("", ["run", *(name.replace("_", " ") for name in names)], rows)
 
 
-def _settings(pools: Sequence[Pool]) -> Table:
+def settings_table(pools: Sequence[Pool]) -> Table:
     """Return the settings in which some pool differs from the defaults; the others are the defaults."""
     settings = [pool.runs[0].setting for pool in pools]
     keys = [key for key in dict.fromkeys(key for own in settings for key in own)
@@ -182,7 +202,7 @@ def _settings(pools: Sequence[Pool]) -> Table:
     )
 
 
-def _runs(pools: Sequence[Pool]) -> Table:
+def origins_table(pools: Sequence[Pool]) -> Table:
     """Return what carried each run out, and what it was made from."""
     head = ["run", "method", "seed", "started", "seconds", "engine", "machine", "florilegium", "torch", "flwr"]
     rows = []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from florilegium.common.pages import Table
+from florilegium.common.layout import csv_uri, data_uri
 
 _DARK = (
     "<style>@media screen and (prefers-color-scheme: dark) { svg { fill: #e4e8ec } "
@@ -52,12 +50,7 @@ def picture_of(figure: Figure, text: str) -> Picture:
     if not panel:
         end = svg.index(">", svg.index("<svg")) + 1
         svg = svg[:end] + _DARK + svg[end:]
-    return Picture(_uri("image/svg+xml", svg), text, _numbers(figure), panel)
-
-
-def csv_of(table: Table) -> str:
-    """Return a table as CSV in a data URI."""
-    return _written([table.head, *table.rows])
+    return Picture(data_uri("image/svg+xml", svg), text, _numbers(figure), panel)
 
 
 def _numbers(figure: Figure) -> str:
@@ -76,14 +69,4 @@ def _numbers(figure: Figure) -> str:
             for line in lines
             for x, y in zip(*(np.asarray(data).tolist() for data in line.get_data()), strict=True)
         ]
-    return _written(rows) if rows else ""
-
-
-def _written(rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)
-    return _uri("text/csv;charset=utf-8", text.getvalue())
-
-
-def _uri(kind: str, text: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
+    return csv_uri(rows) if rows else ""

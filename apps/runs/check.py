@@ -21,8 +21,8 @@ from florilegium.models.networks import NETWORKS
 
 _ONE: Mapping[str, Value] = {
     "rounds": 1, "cohort-size": 1, "participation": 1.0, "final-participation": 0.0, "evaluate-every": 0,
-    "evaluate-clients": 1, "checkpoint-every": 0, "resume": "", "metrics-port": 0, "tracker": "", "run-name": "check",
-    "patience": 0, "keep": "last",
+    "evaluate-clients": 1, "checkpoint-every": 0, "checkpoint-seconds": 0.0, "resume": "", "metrics-port": 0,
+    "tracker": "", "run-name": "check", "patience": 0, "keep": "last",
 }  # fmt: skip
 """What differs in the rehearsal of a single client."""
 

@@ -37,7 +37,7 @@ def _rows(path: Path, spec: DatasetSpec) -> Examples:
     """Read a ``.npy`` file of decoded rows (n, …) and return them as inputs; all positions have targets."""
     try:
         rows = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} is not a readable .npy file: {error}") from error
     rows = laid_out(spec, rows, f"{path}: rows")
     x = torch.from_numpy(rows).float() if spec.kind == "words" else to_inputs(spec, rows)  # words: already vectors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import tomllib
@@ -23,6 +24,9 @@ State = Literal["running", "completed", "stopped", "failed", "unknown", "damaged
 
 _LISTED = re.compile(r"^(?:method|dataset|seed) = .*$", re.MULTILINE)
 """Lines of ``config.toml``. To parse the whole file, a hundred keys, takes twenty times as long."""
+
+_BLOCK = 8192
+"""Bytes of a file that are read first, from its end."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,31 @@ def state_of(path: Path) -> State:
 
 def _last_records(path: Path) -> tuple[int, dict[str, Any]]:
     """Return the last round in ``metrics.jsonl`` and the line of the last evaluation; 0 and {} if there is none."""
-    file = path / "metrics.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()  # torn by a power cut
-    rounds = int(json.loads(lines[-1])["round"]) if lines else 0
-    records = (dict(json.loads(line)) for line in reversed(lines))
-    return rounds, next(filter(is_evaluated, records), {})
+    rounds = None
+    for line in _from_the_end(path / "metrics.jsonl"):
+        record = dict(json.loads(line))
+        rounds = int(record["round"]) if rounds is None else rounds
+        if is_evaluated(record):
+            return rounds, record
+    return rounds or 0, {}
+
+
+def _from_the_end(file: Path) -> Iterator[bytes]:
+    """Yield the whole lines of a file, the last one first; a torn one (by a power cut) is left out.
+
+    No more is read than is asked for, since the files of long runs are large.
+    """
+    if not file.exists():
+        return
+    with file.open("rb") as content:
+        at, size, torn, rest = content.seek(0, os.SEEK_END), _BLOCK, True, b""
+        while at:
+            size = min(at, 2 * size)
+            at = content.seek(at - size)
+            rest, *lines = (content.read(size) + rest).split(b"\n")
+            if lines and torn:
+                lines.pop()
+                torn = False
+            yield from reversed(lines)
+        if rest and not torn:
+            yield rest

@@ -34,7 +34,8 @@ from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.exchange.messages import Messages
 from florilegium.strategies.folder.run_folder import Checkpoint
-from florilegium.strategies.statistics.description import column_facts, compared, page, problems
+from florilegium.strategies.statistics.description import column_facts, compared, problems
+from florilegium.strategies.statistics.description_page import page
 from florilegium.strategies.statistics.medians import medians
 from florilegium.strategies.statistics.members import OtherClientsError, same_members
 

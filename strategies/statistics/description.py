@@ -1,11 +1,9 @@
-"""What a description says of a column, how clients differ in it, which problems come first, and the page of it."""
+"""What a description says of a column, how clients differ in it, and which problems come first."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -241,101 +239,3 @@ def problems(found: Mapping[str, Any]) -> list[str]:
                 words = ", ".join(map(repr, one["only_here"][:5]))
                 said.append((0.5, f"client {client}: column '{name}' has categories that no other client has: {words}"))
     return [line for _, line in sorted(said, key=lambda one: -one[0])]
-
-
-# ------------------------------------------------------------------------------------------------ page
-
-_STYLE = (
-    "body{font:15px/1.45 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
-    "td,th{padding:.2em .7em;border-bottom:1px solid #ccc;text-align:right}"
-    "td:first-child,th:first-child{text-align:left}"
-    "svg{vertical-align:middle}rect{fill:#4477aa}li{margin:.3em 0}"
-)
-
-
-def page(found: Mapping[str, Any], dataset: str) -> str:
-    """Return the description as an HTML page: problems, then a row and a picture for each column, then clients."""
-    parts = [
-        f"<!doctype html><meta charset='utf-8'><title>{escape(dataset)}</title><style>{_STYLE}</style>",
-        f"<h1>{escape(dataset)}</h1><p>{found['clients']} clients",
-        f", {found['rows']} training rows" if "rows" in found else "",
-        f". Counts below {found['min_count']} are hidden (–, grey bars)." if found["min_count"] > 1 else ".",
-        " So are others, from which these would follow." if found["min_count"] > 1 else "",
-        " What one client hides is hidden in the total." if "by_client" in found and found["min_count"] > 1 else "",
-        "</p>",
-        "<h2>Problems</h2>",
-        "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in found["problems"]) + "</ul>"
-        if found["problems"] else "<p>None was found.</p>",
-        "<h2>Columns</h2>", _columns_table(found["columns"], found["clients"]),
-    ]  # fmt: skip
-    if "shared_rows" in found:
-        shared = found["shared_rows"]
-        about = f" ± {shared['error']:.1f}" if shared["error"] > 0.05 else ""
-        parts.append(f"<p>Equal rows of two clients: {_number(shared['pairs'])}{about}.</p>")
-    if "correlations" in found and found["correlations"]["names"]:
-        names = found["correlations"]["names"]
-        rows = [[n, *map(_number, row)] for n, row in zip(names, found["correlations"]["matrix"], strict=True)]
-        parts += ["<h2>Correlations</h2>", _table(["", *names], rows)]
-    if "by_client" in found:
-        names = [*found["columns"]]
-        rows = [[c, *(_number(own[n]["divergence"]) for n in names)] for c, own in found["by_client"].items()]
-        parts += [
-            "<h2>How far each client is from the others</h2>"
-            "<p>Divergence of Jensen and Shannon: 0 alike, 1 disjoint.</p>",
-            _table(["client", *names], rows),
-        ]  # fmt: skip
-    return "".join(parts) + "\n"
-
-
-def _columns_table(columns: Mapping[str, Any], clients: int) -> str:
-    ends = ("min", "max") if any("min" in facts for facts in columns.values()) else ()
-    head = ["column", "known", "missing", "mean", "deviation", *ends, *(f"{q:.0%}" for q in QUANTILES), "distribution"]
-    rows, some = [], False
-    for name, facts in columns.items():
-        points = facts.get("quantiles") or {}
-        numbers = [_number(facts[word]) if word in facts else "" for word in ("missing", "mean", "deviation", *ends)]
-        known = "" if "known" not in facts else "–" if facts["known"] is None else str(facts["known"])
-        if (of := facts.get("known_of", clients)) < clients:
-            known, some = f"{known} in {of} of {clients} clients", True
-        bars = _bars(facts["counts"], facts.get("edges", ()))
-        parts = [_number(points.get(f"{q:g}")) if "quantiles" in facts else "" for q in QUANTILES]
-        rows.append([name, known, *numbers, *parts, bars])
-    return _table(head, rows) + (_OF_SOME if some else "")
-
-
-_OF_SOME = (
-    "<p>Where a column is known in some clients, its mean and deviation are theirs. The others lack it, or hide "
-    "their figures, from which a small count would follow: their values need not be missing.</p>"
-)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{escape(word)}</th>" for word in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{c if c.startswith('<svg') else escape(c)}</td>" for c in row) + "</tr>" for row in rows
-    )
-    return f"<table><tr>{cells}</tr>{body}</table>"
-
-
-def _number(x: float | None) -> str:
-    return "–" if x is None else f"{x:.4g}"
-
-
-def _bars(counts: Mapping[str, float | None] | Sequence[float | None], edges: Sequence[float]) -> str:
-    """Return a picture of counts; a reader sees what a bar stands for by pointing at it. Grey ones are hidden."""
-    if isinstance(counts, Mapping):
-        pairs = [*counts.items()]
-    else:
-        ends = [f"{edge:.4g}" for edge in edges]
-        within = [f"{low} to {high}" for low, high in pairwise(ends)]
-        pairs = [*zip([f"below {ends[0]}", *within, f"{ends[-1]} or more"], counts, strict=True)]
-    most = max((count or 0.0 for _, count in pairs), default=0) or 1
-    bars = ""
-    for i, (name, count) in enumerate(pairs):
-        high = 30.0 if count is None else max(30 * count / most, 0.0)
-        told, look = ("hidden", " style='fill:#ddd'") if count is None else (f"{count:g}", "")
-        bars += (
-            f"<rect x='{8 * i}' y='{30 - high:.1f}' width='7' height='{high:.1f}'{look}>"
-            f"<title>{escape(str(name))}: {told}</title></rect>"
-        )
-    return f"<svg width='{8 * len(pairs)}' height='30' role='img' aria-label='counts'>{bars}</svg>"

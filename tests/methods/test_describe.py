@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,12 @@ def test_all_rows_together_are_as_pandas_has_them(run: Runs, tmp_path: Path, sec
     correlation = table[["age", "dose"]].corr().iloc[0, 1]
     assert found["correlations"]["matrix"][0][1] == pytest.approx(correlation, abs=0.02)  # of one mean for all pairs
     text = (path / "description.html").read_text(encoding="utf-8")
-    assert all(f"<td>{name}</td>" in text for name in columns)
+    assert all(f'<th role="rowheader" scope="row">{name}</th>' in text for name in columns)
+    for owner, rows in () if secure else table.groupby("owner"):
+        (line,) = re.findall(f'scope="row">{owner}</th>(.*?)</tr>', text.partition("How far each")[0])
+        assert f">{rows.age.mean():.4g} ± {rows.age.std(ddof=0):.4g}</td>" in line
+        most = rows.sex.value_counts(normalize=True)
+        assert f">{most.index[0]} {most.iloc[0]:.0%}</td>" in line
 
 
 def test_no_small_count_leaves_a_client(run: Runs, tmp_path: Path) -> None:
@@ -163,9 +169,9 @@ def test_values_whose_sums_a_client_hides_are_no_missing_ones(run: Runs, tmp_pat
     assert (found["columns"]["age"]["known"], found["columns"]["age"]["known_of"]) == (900, 3)
     assert "clients_hiding" not in found["columns"]["age"]
     text = (path / "description.html").read_text(encoding="utf-8")
-    assert f"<td>{len(others)} in 2 of 3 clients</td>" in text
+    assert f">{len(others)} in 2 of 3 clients</td>" in text
     assert "hide their figures" in text
-    assert "<td>900</td>" in text
+    assert ">900</td>" in text
     assert "<title>below " in text
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from florilegium.apps.reports.html import _anywhere, write_html
-from florilegium.apps.reports.page_parts import csv_of, picture_of
+from florilegium.apps.reports.page_parts import picture_of
 from florilegium.apps.reports.pictures import plot_curves
 from florilegium.apps.reports.pools import sections
 from florilegium.common.figures import ShownFigure
+from florilegium.common.layout import csv_of
 from florilegium.common.pages import Table
 from tests.apps.reports.made import made_run
 from tests.browser import BROWSER, dom, framed, seen_in

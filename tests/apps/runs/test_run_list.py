@@ -79,6 +79,21 @@ def test_runs_are_listed_alike_on_the_command_line_and_in_python(folder: Path) -
     assert len(states) == 4
 
 
+def test_long_files_are_read_from_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is read at once, the last round and the last evaluation are those of the whole file."""
+    path, lines = _made(tmp_path, "run", 1), [{"round": n, "training": {"loss": 1.0}} for n in range(1, 40)]
+    lines[20] |= {"evaluation_seconds": 0.1, "seen": {"accuracy": 0.25}}
+    for text in ("".join(json.dumps(line) + "\n" for line in lines), json.dumps(lines[20]) + "\n", "", '{"round'):
+        for torn in ("", '{"round": 99, "se'):
+            (path / "metrics.jsonl").write_text(text + torn)
+            whole = [json.loads(line) for line in (text + torn).split("\n")[:-1]]
+            for block in (1, 7, 100, 8192):
+                monkeypatch.setattr(run_list, "_BLOCK", block)
+                found = run_list.listed(path)
+                assert found.rounds == (whole[-1]["round"] if whole else 0)
+                assert found.value == (0.25 if whole else None)
+
+
 def test_runs_are_filtered(folder: Path) -> None:
     def names(*words: str) -> list[str]:
         return [line.split("\t")[0] for line in _call("runs", "--runs-dir", folder, *words).splitlines()[1:]]

@@ -105,7 +105,7 @@ def test_a_run_on_one_page(run: Runs) -> None:
 def test_a_running_run_has_an_expected_end(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run("run")
     status = {**read_status(path), "state": "running", "rounds": 3003}
-    monkeypatch.setattr("florilegium.apps.runs.watch.read_status", lambda run: status)
+    monkeypatch.setattr("florilegium.apps.runs.progress.read_status", lambda run: status)
     text = io.StringIO()
     watch(path, Console(file=text, width=120), 0)
     lines = read_metrics(path)
