@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from florilegium.apps.cli.apps import apps
+from florilegium.apps.cli.cluster import clusters
 from florilegium.apps.cli.data import data, private
 from florilegium.apps.cli.device import device
 from florilegium.apps.cli.groups import DEVICES, RUN, Commands, own_groups
@@ -29,6 +30,7 @@ cli = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=F
 for group in (running, together, writing, looking, data):
     cli.add_typer(group)
 cli.add_typer(apps, name="app", rich_help_panel=RUN)
+cli.add_typer(clusters, name="cluster", rich_help_panel=RUN)
 cli.add_typer(device, name="device", rich_help_panel=DEVICES)
 for outside in (private, *own_groups()):
     cli.add_typer(outside)

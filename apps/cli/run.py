@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from florilegium.apps.cli.groups import RUN, Group
 from florilegium.apps.cli.options import (
@@ -41,7 +42,22 @@ def _carry_out(overrides: Mapping[str, Value], workers: int, engine: str) -> Non
     from florilegium.apps.runs.experiment import carry_out_run
 
     with stoppable():
-        print(carry_out_run(overrides, means_of(engine, workers)))
+        path = carry_out_run(overrides, means_of(engine, workers))
+    _tell_coefficients(path)
+    print(path)
+
+
+def _tell_coefficients(run: Path) -> None:
+    """Print the coefficients of a fitted regression, which its summary has, on standard error."""
+    from florilegium.strategies.folder.results import read_summary
+
+    blocks = [block for block in read_summary(run).values() if isinstance(block, dict)]
+    for block in blocks + [block["model"] for block in blocks if isinstance(block.get("model"), dict)]:
+        if lines := block.get("coefficients"):
+            shown = Table(*(name.replace("_", " ") for name in lines[0]), box=None, pad_edge=False)
+            for line in lines[:100]:
+                shown.add_row(*(f"{one:.3g}" if isinstance(one, float) else str(one or "–") for one in line.values()))
+            Console(stderr=True).print(shown)
 
 
 def _refuse_if_complete(run: Path, rounds: Value | None) -> None:

@@ -6,8 +6,8 @@ With one worker, Flower's Grid is a single node called by functions. It also ser
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from uuid import uuid4
@@ -17,15 +17,17 @@ from flwr.app import Message
 from threadpoolctl import threadpool_limits
 
 from florilegium.apps.assembly.parts import Assembly, assemble, open_folder, outcome_noted
-from florilegium.apps.engines.local_grid import LocalGrid
 from florilegium.clients.core.wire import Query, pack
 from florilegium.clients.core.worker import return_memory
 from florilegium.clients.node.host import Host
 from florilegium.common.peak_memory import forget_peaks, peak_memory
 from florilegium.common.settings import Value
 from florilegium.strategies.exchange.flower_inside import name_message
+from florilegium.strategies.exchange.local_grid import LocalGrid
 from florilegium.strategies.folder.run_folder import Watcher
 
+Cluster = Callable[[Assembly], AbstractContextManager[LocalGrid]]
+"""Opens the grid of a run."""
 _RUNS = count()
 """Numbers the runs of this process."""
 
@@ -65,7 +67,13 @@ class OneProcess(LocalGrid):
 
 
 def run_here(
-    config: Mapping[str, Value], path: Path, watcher: Watcher | None = None, *, workers: int = 1, fork: bool = False
+    config: Mapping[str, Value],
+    path: Path,
+    watcher: Watcher | None = None,
+    *,
+    workers: int = 1,
+    fork: bool = False,
+    cluster: Cluster | None = None,
 ) -> Path:
     """Run a simulation without Flower's processes and return its folder ``path``.
 
@@ -78,6 +86,7 @@ def run_here(
         watcher: follows the run.
         workers: number of worker processes; with one, this process does its work.
         fork: whether workers may be forked from this process (:func:`worker_grid`).
+        cluster: opens the grid of a run whose workers are elsewhere.
 
     Raises:
         ConfigurationError, RunError: as in a Flower simulation.
@@ -86,10 +95,10 @@ def run_here(
     if next(_RUNS):  # what earlier runs in this process have left is not to be charged to this one
         return_memory()
     with one_thread():
-        assembly = assemble(config, one_thread=False, one_process=workers == 1)
+        assembly = assemble(config, one_thread=False, one_process=workers == 1 and cluster is None)
         run = open_folder(path, config, assembly.settings.method, watcher)
-        with outcome_noted(run), _grid(assembly, workers, fork) as grid:
-            strategy = assembly.strategy(run)
+        with outcome_noted(run), cluster(assembly) if cluster else _grid(assembly, workers, fork) as grid:
+            strategy = assembly.strategy(run, engine="ray" if cluster else "process")
             forget_peaks(grid.processes)
             strategy.start(grid, pack(assembly.initial), num_rounds=assembly.settings.rounds)
             if (peak := peak_memory(grid.processes)) is not None:

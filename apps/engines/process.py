@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from florilegium.apps.engines.base import Engine, OnEvaluation
 from florilegium.apps.engines.progress import Show
@@ -19,6 +19,9 @@ from florilegium.apps.trackers.sending import attached
 from florilegium.common.errors import ConfigurationError, FileError, RunError
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.metrics_file import is_evaluated
+
+if TYPE_CHECKING:
+    from florilegium.apps.engines.one_process import Cluster
 
 GROUPS = ("seen", "unseen", "unlabeled")
 
@@ -31,7 +34,12 @@ class InThisProcess(Engine):
 
     Runs of several threads wait for each other. Ctrl-C stops a run after its present round, with a checkpoint; a second
     Ctrl-C stops it at once.
+
+    Attributes:
+        cluster: opens the grid of a run whose workers are elsewhere; None: they are this process's.
     """
+
+    cluster: Cluster | None = None
 
     def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
         """Carry out one run and wait for it, as :meth:`Engine.run`; raise :class:`Interrupted` if Ctrl-C stopped it."""
@@ -45,7 +53,10 @@ class InThisProcess(Engine):
             raise RunError(f"runs-dir: {run_path} cannot be made ({error.strerror}); name another folder") from error
         with _ONE_AT_A_TIME, _logged(run_path / "run.log"), _stopping_after_a_round(watcher):
             config = complete(overrides)
-            run_here(config, run_path, attached(watcher, config, run_path), workers=self.workers, fork=self.fork)
+            run_here(
+                config, run_path, attached(watcher, config, run_path), workers=self.workers, fork=self.fork,
+                cluster=self.cluster,
+            )  # fmt: skip
 
 
 class _Watcher:

@@ -11,15 +11,24 @@ import re
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from florilegium.apps.engines.base import Engine
+from florilegium.apps.engines.process import InThisProcess
 from florilegium.apps.engines.progress import Show
 from florilegium.apps.origins.packages import import_path
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
+from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.run_folder import STOP
+
+if TYPE_CHECKING:
+    from florilegium.apps.assembly.parts import Assembly
+    from florilegium.cluster.grid import ClusterGrid
+    from florilegium.cluster.worker import Part
 
 VARIABLE = "RAY_ADDRESS"
 _PATIENCE = 3.0
@@ -27,8 +36,8 @@ _PATIENCE = 3.0
 _ADVICE = f"start one with `ray start --head`, correct {VARIABLE}, or unset it to compute on this machine"
 
 
-class Ray(Engine):
-    """Carries out runs in a Flower simulation, which a file in a run's folder asks to end."""
+class Ray(InThisProcess):
+    """Carries out runs whose clients are on a Ray cluster, or in a Flower simulation if no cluster is named."""
 
     remote = True
 
@@ -44,25 +53,34 @@ class Ray(Engine):
         return torch.cuda.device_count() > 1
 
     def __enter__(self) -> Self:
-        """Start a SuperLink and Ray, without waiting for them.
+        """Connect to the cluster; without one start a SuperLink and Ray, without waiting for them.
 
         Raises:
             ConfigurationError: if ``RAY_ADDRESS`` names no cluster that can be reached.
         """
-        if cluster := named_cluster():
-            check_cluster(cluster)
-        from florilegium.apps.engines.ray_simulation import Simulation
-
+        self._own = ExitStack()
         path = import_path(self.configs[0]) if self.configs else ""
-        self._simulation = Simulation(self.workers, path, cluster).__enter__()
+        if named := named_cluster():
+            check_cluster(named)
+            from florilegium.cluster.connection import connected
+
+            self._own.enter_context(connected(named))
+            self.cluster = partial(_on_cluster, self.workers, path)
+        else:
+            from florilegium.apps.engines.ray_simulation import Simulation
+
+            self._simulation = self._own.enter_context(Simulation(self.workers, path))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End every process of the simulation."""
-        self._simulation.__exit__(*exception)
+        """Leave the cluster; end every process of the simulation."""
+        self._own.close()
 
     def run(self, overrides: Mapping[str, Value], run_path: Path, progress: Show) -> None:
         """Carry out one run and wait for it, as :meth:`Engine.run`."""
+        if self.cluster is not None:
+            super().run(overrides, run_path, progress)
+            return
         last = 0
 
         def show(status: Mapping[str, Any]) -> None:
@@ -75,6 +93,24 @@ class Ray(Engine):
                     (run_path / STOP).touch()
 
         self._simulation.run(overrides, run_path, show)
+
+
+def _on_cluster(workers: int, path: str, assembly: Assembly) -> AbstractContextManager[ClusterGrid]:
+    from florilegium.cluster.connection import opened
+
+    data = federate(assembly.settings)[1].fingerprint
+    gpus = str(assembly.settings.device) != "cpu"
+    return opened(workers, assembly.code, data, part, [dict(assembly.config)], {PATH_VARIABLE: path}, gpus=gpus)
+
+
+def part(config: Mapping[str, Value]) -> Part:
+    """Return what carries out the messages of a run with this complete configuration in a process of its own."""
+    from florilegium.apps.assembly.parts import assemble
+    from florilegium.cluster.worker import Part
+
+    assembly = assemble(config, one_thread=True)
+    data = federate(assembly.settings)[1].fingerprint
+    return Part(assembly.host(assembly.simulated_clients()), assembly.code, data)
 
 
 def named_cluster() -> str:

@@ -5,8 +5,6 @@ workers import whatever lies in that folder, gives each client two CPUs, and ret
 command here starts its own SuperLink: in a new empty folder, with its own Flower home, port and Ray folder, one CPU
 per worker, no installation of packages at run time. It ends with the command; the exit status tells whether the run
 succeeded.
-
-On a Ray cluster workers are placed there instead. The cluster keeps running afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import math
 import os
 import re
 import secrets
@@ -38,6 +35,7 @@ from florilegium.apps.engines.progress import Show
 from florilegium.apps.origins.app_folder import write_app
 from florilegium.apps.origins.provenance import COMMAND_VARIABLE, passed_on
 from florilegium.apps.settings.configuration import complete, packed
+from florilegium.cluster.shares import gpu_share
 from florilegium.common.errors import RunError
 from florilegium.common.places import short_temporary_folder
 from florilegium.common.references import PATH_VARIABLE
@@ -65,21 +63,18 @@ class Simulation:
     A context manager: entering starts the SuperLink and Ray, leaving ends every process.
 
     Args:
-        workers: number of worker processes, one CPU each; in total, if they run on a Ray cluster.
+        workers: number of worker processes, one CPU each.
         import_path: folders with modules of other packages that the runs need (:func:`packages.import_path`).
-        cluster: address of the Ray cluster on which the workers are placed; "": Ray is started here.
 
     Raises:
         ConfigurationError: if ``TMPDIR`` is too long.
     """
 
-    def __init__(self, workers: int, import_path: str = "", cluster: str = "") -> None:
+    def __init__(self, workers: int, import_path: str = "") -> None:
         self._workers = workers
         self._import_path = import_path or os.environ.get(PATH_VARIABLE, "")
-        self._cluster = cluster
-        # Ray, if it is started here, puts sockets in this folder, and the length of their paths is limited.
-        # Nobody else may enter it.
-        self._home = Path(tempfile.mkdtemp(prefix="flor-", dir=None if self._cluster else short_temporary_folder()))
+        # Ray puts sockets in this folder, and the length of their paths is limited. Nobody else may enter it.
+        self._home = Path(tempfile.mkdtemp(prefix="flor-", dir=short_temporary_folder()))
         # Ray lets all users write to its folder, so that nothing that is imported may lie in it.
         self._ray_folder = self._home / "ray"
         self._ray_folder.mkdir()
@@ -115,8 +110,7 @@ class Simulation:
                 ],
                 stdout=log,
             )  # fmt: skip
-        if not self._cluster:
-            self._start_ray()
+        self._start_ray()
 
     def _start_ray(self) -> None:
         """Start Ray before a run is submitted, to save time; Flower then joins it through RAY_ADDRESS."""
@@ -168,8 +162,8 @@ class Simulation:
         return str(self._bin / name)
 
     def _environment(self) -> dict[str, str]:
-        environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", *_NO_PROXY)}
-        environment |= {
+        return {
+            **{key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", *_NO_PROXY)},
             **dict.fromkeys(_NO_PROXY, without_proxy(os.environ)),
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}",
             "FLWR_HOME": str(self._home / "flwr"),
@@ -179,10 +173,6 @@ class Simulation:
             "OMP_NUM_THREADS": "1",
             PATH_VARIABLE: self._import_path,
             COMMAND_VARIABLE: passed_on(),
-        }
-        if self._cluster:
-            return environment | {"RAY_ADDRESS": self._cluster}
-        return environment | {
             "RAY_ADDRESS": f"127.0.0.1:{self._ray_port}",
             # Ray listens on every network interface; the token keeps others from submitting work.
             "RAY_AUTH_MODE": "token",
@@ -235,7 +225,7 @@ class Simulation:
             "client-resources-num-cpus": 1,
             "init-args-logging-level": '"ERROR"',
         }
-        if device != "cpu" and (gpus := _gpus(self._cluster)):
+        if device != "cpu" and (gpus := _gpus()):
             federation["client-resources-num-gpus"] = gpu_share(self._workers, gpus)
         arguments = [
             "run", str(self._app()), "here", "--run-config", str(run_config),
@@ -351,28 +341,11 @@ def without_proxy(environment: Mapping[str, str]) -> str:
     return ",".join(dict.fromkeys([*filter(None, named), "127.0.0.1", "localhost", "::1"]))
 
 
-def gpu_share(workers: int, gpus: int) -> float:
-    """Return the share of a GPU, 0..1, that each worker asks Ray for, so that all GPUs are used as evenly as possible.
+def _gpus() -> int:
+    """Return the number of GPUs of this machine."""
+    import torch  # the rehearsal has imported it
 
-    Ray places as many workers on a GPU as their shares fit into 1, and a worker on one GPU alone.
-    """
-    on_the_fullest = -(-workers // gpus)
-    return math.floor(10_000 / on_the_fullest) / 10_000
-
-
-def _gpus(cluster: str) -> int:
-    """Return the number of GPUs of this machine, or of the Ray cluster at an address."""
-    if not cluster:
-        import torch  # the rehearsal has imported it
-
-        return torch.cuda.device_count()
-    import ray
-
-    ray.init(address=cluster, logging_level="ERROR", log_to_driver=False)
-    try:
-        return int(ray.cluster_resources().get("GPU", 0))
-    finally:
-        ray.shutdown()
+    return torch.cuda.device_count()
 
 
 @contextlib.contextmanager

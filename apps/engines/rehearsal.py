@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from flwr.app import Message
 
 from florilegium.apps.assembly.parts import assemble, open_folder
-from florilegium.apps.engines.local_grid import LocalGrid
 from florilegium.apps.engines.one_process import one_thread
 from florilegium.clients.core.wire import Announcement, pack
 from florilegium.common.settings import Value
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.exchange.flower_inside import name_message
+from florilegium.strategies.exchange.local_grid import LocalGrid
 
 NAME = "rehearsal"
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 from uuid import uuid4
@@ -27,14 +28,15 @@ import torch
 from flwr.app import Error, Message
 
 from florilegium.apps.assembly.parts import Assembly
-from florilegium.apps.engines.local_grid import LocalGrid
 from florilegium.apps.origins.packages import import_path
+from florilegium.clients.core.state import Change
 from florilegium.clients.core.wire import Announcement
-from florilegium.clients.node.host import Host
+from florilegium.clients.node.host import Host, Source
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
 from florilegium.strategies.exchange.flower_inside import ErrorCode, identify, name_message
+from florilegium.strategies.exchange.local_grid import LocalGrid
 
 log = logging.getLogger("flwr")
 
@@ -63,36 +65,60 @@ class Worker:
         connection: what it reads messages from and writes replies to.
         process: the process.
         code: returns the exit code once it has ended, None before; negative: the signal that killed it.
+        frugal: whether it runs one client at a time, while no other worker runs any.
         asked: the message whose reply it owes; None if it is idle.
+        sent: whether it has been sent that message.
     """
 
-    def __init__(self, node: int, connection: Connection, process: Process, code: Callable[[], int | None]) -> None:
-        self.node, self.connection, self.process, self.code = node, connection, process, code
+    def __init__(
+        self,
+        node: int,
+        connection: Connection,
+        process: Process,
+        code: Callable[[], int | None],
+        *,
+        frugal: bool = False,
+    ) -> None:
+        self.node, self.connection, self.process, self.code, self.frugal = node, connection, process, code, frugal
         self.asked: Message | None = None
+        self.sent = False
+        self._kept: tuple[Message, list[Change]] | None = None
 
-    def ask(self, message: Message) -> None:
-        """Send a message; if the process has died, :meth:`reply` returns that error."""
-        self.asked = message
+    def ask(self) -> None:
+        """Send the message that it is asked; if the process has died, :meth:`reply` raises that error."""
+        self.sent = True
         try:
-            self.connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+            self.connection.send_bytes(pickle.dumps(self.asked, pickle.HIGHEST_PROTOCOL))
         except OSError:
             log.warning("worker process %d does not read its messages", self.node)
 
-    def reply(self) -> Message:
-        """Return the reply that has arrived, or one with the error that the process has died."""
-        assert self.asked is not None, "a worker replies to messages only"
-        asked, self.asked = self.asked, None
-        try:
-            found: Message = pickle.loads(self.connection.recv_bytes())
-        except (EOFError, OSError):
-            return Message(Error(ErrorCode.UNKNOWN, self._death()), reply_to=asked)
-        return found
+    def reply(self) -> Message | None:
+        """Return the reply that has arrived, once the states of its clients count; None before.
 
-    def _death(self) -> str:
+        Raises:
+            EOFError: if the process has died before its reply.
+        """
+        try:
+            found = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            if self._kept is None:
+                raise EOFError from None
+            for change in self._kept[1]:  # which the process had begun with
+                change.publish()
+        else:
+            self._kept = self._kept or pickle.loads(found)
+            if found and self._kept[1]:
+                return None
+        (reply, _), self._kept = self._kept, None
+        self.asked, self.sent = None, False
+        return reply
+
+    def death(self) -> tuple[int | None, str]:
+        """Return the exit code of the process, which has died, and how it died in words."""
         code = self.code()
         if code is not None and code < 0:
-            return f"worker process {self.node} was killed by {signal.Signals(-code).name}"
-        return f"worker process {self.node} ended (exit code {code})"
+            return code, f"worker process {self.node} was killed by {signal.Signals(-code).name}"
+        return code, f"worker process {self.node} ended (exit code {code})"
 
 
 class WorkerGrid(LocalGrid):
@@ -101,33 +127,36 @@ class WorkerGrid(LocalGrid):
     Args:
         workers: the workers.
         code: the hash of the run's code (:attr:`Assembly.code`).
+        again: starts a frugal worker in place of one that was killed; None: a worker's death ends the run.
     """
 
-    def __init__(self, workers: Iterable[Worker], code: str) -> None:
+    def __init__(self, workers: list[Worker], code: str, again: Callable[[int], Worker] | None = None) -> None:
         super().__init__()
-        self._workers = {worker.node: worker for worker in workers}
+        self._workers, self._again = workers, again
         self._code = code
         self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the numbers of the workers."""
-        return [*self._workers]
+        return range(1, len(self._workers) + 1)
 
     @property
     def processes(self) -> Sequence[int]:
         """Ids of this process and of its workers'."""
-        pids = [worker.process.pid for worker in self._workers.values()]
+        pids = [worker.process.pid for worker in self._workers]
         return [*super().processes, *(pid for pid in pids if pid is not None)]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send each message to its worker and yield its id; "" if the worker has not replied to the one before."""
         for message in messages:
             name_message(message, name := uuid4().hex)
-            worker = self._workers[message.metadata.dst_node_id]
+            worker = self._workers[message.metadata.dst_node_id - 1]
             if message.metadata.message_type == "query.roster":
                 self._replies[name] = Message(Announcement(False, self._code).pack(), reply_to=message)
             elif worker.asked is None:
-                worker.ask(message)
+                worker.asked = message
+                if not worker.frugal:
+                    worker.ask()
             else:
                 name = ""
             yield name
@@ -136,13 +165,34 @@ class WorkerGrid(LocalGrid):
         """Return the replies to these messages that are there, after a second at most."""
         wanted = set(message_ids)
         if not wanted & self._replies.keys():
-            busy = {worker.connection: worker for worker in self._workers.values() if worker.asked is not None}
+            busy = {worker.connection: worker for worker in self._workers if worker.sent}
+            if not busy and (alone := next((worker for worker in self._workers if worker.asked is not None), None)):
+                alone.ask()
+                busy = {alone.connection: alone}
             for connection in wait([*busy], _WAIT):
-                reply = busy[connection].reply()  # type: ignore[index]
-                self._replies[reply.metadata.reply_to_message_id] = reply
+                if (reply := self._reply(busy[connection])) is not None:  # type: ignore[index]
+                    self._replies[reply.metadata.reply_to_message_id] = reply
         found = [self._replies[name] for name in wanted & self._replies.keys()]
         self._replies.clear()  # others came too late
         return found
+
+    def _reply(self, worker: Worker) -> Message | None:
+        """Return a worker's reply, None before it counts; replace it if it was killed, or return that as an error."""
+        asked = worker.asked
+        assert asked is not None, "a worker replies to messages only"
+        try:
+            return worker.reply()
+        except EOFError:
+            code, how = worker.death()
+            worker.asked, worker.sent = None, False
+        if code != -signal.SIGKILL or worker.frugal or self._again is None:
+            how += ", though it ran one client at a time while no other worker ran any" if worker.frugal else ""
+            return Message(Error(ErrorCode.UNKNOWN, how), reply_to=asked)
+        log.warning("%s, most likely for lack of memory; it is started again, and runs one client at a time", how)
+        worker.connection.close()
+        self._workers[worker.node - 1] = again = self._again(worker.node)
+        again.asked = asked
+        return None
 
 
 # ------------------------------------------------------------------------------------------- processes
@@ -157,55 +207,56 @@ def worker_grid(assembly: Assembly, count: int, *, fork: bool) -> Iterator[Worke
         count: number of workers.
         fork: whether they may be forked; this process must have no threads that compute.
     """
-    start = _forked if fork and not torch.cuda.is_initialized() and hasattr(os, "fork") else _started
     workers: list[Worker] = []
+    start = partial(_started, assembly)
+    if fork and not torch.cuda.is_initialized() and hasattr(os, "fork"):
+        source = assembly.simulated_clients()  # loaded once for all
+        gc.freeze()  # what all share is not to be copied because a worker looks for garbage in it
+        start = partial(_forked, assembly, source, workers)
     try:
-        start(assembly, count, workers)
-        yield WorkerGrid(workers, assembly.code)
+        for node in range(1, count + 1):
+            workers.append(start(node))
+        yield WorkerGrid(workers, assembly.code, partial(_started, assembly, frugal=True))
     finally:
         _end(workers)
         gc.unfreeze()  # what was frozen before the fork
 
 
-def _forked(assembly: Assembly, count: int, workers: list[Worker]) -> None:
-    source = assembly.simulated_clients()  # loaded once for all
-    gc.freeze()  # what all share is not to be copied because a worker looks for garbage in it
-    context = multiprocessing.get_context("fork")
-    for node in range(1, count + 1):
-        here, there = multiprocessing.Pipe()
-        # A socket is closed for the other side only if no process holds an end of it any more.
-        inherited = [here, *(worker.connection for worker in workers)]
+def _forked(assembly: Assembly, source: Source, others: Sequence[Worker], node: int) -> Worker:
+    here, there = multiprocessing.Pipe()
+    # A socket is closed for the other side only if no process holds an end of it any more.
+    inherited = [here, *(worker.connection for worker in others)]
 
-        def work(node: int = node, there: Any = there, inherited: list[Any] = inherited) -> None:
-            for connection in inherited:
-                connection.close()
-            leave_signals_to_the_parent()
-            _serve(assembly.host(source), node, there)
+    def work() -> None:
+        for connection in inherited:
+            connection.close()
+        leave_signals_to_the_parent()
+        _serve(assembly.host(source), node, there)
 
-        process = context.Process(target=work, name=f"florilegium worker {node}", daemon=True)
-        process.start()
-        there.close()
-        workers.append(Worker(node, here, process, lambda process=process: _exit_code(process)))  # type: ignore[misc]
+    process = multiprocessing.get_context("fork").Process(
+        target=work, name=f"florilegium worker {node}", daemon=True
+    )  # fmt: skip
+    process.start()
+    there.close()
 
+    def code() -> int | None:
+        process.join(_GRACE)
+        return process.exitcode
 
-def _exit_code(process: Any) -> int | None:
-    process.join(_GRACE)
-    code: int | None = process.exitcode
-    return code
+    return Worker(node, here, process, code)
 
 
-def _started(assembly: Assembly, count: int, workers: list[Worker]) -> None:
+def _started(assembly: Assembly, node: int, *, frugal: bool = False) -> Worker:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", PATH_VARIABLE: import_path(assembly.config)}
-    for node in range(1, count + 1):
-        here, there = socket.socketpair()
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(node), str(there.fileno())],
-            pass_fds=[there.fileno()], env=environment, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        there.close()
-        connection = Connection(here.detach())
-        connection.send_bytes(json.dumps(dict(assembly.config)).encode())
-        workers.append(Worker(node, connection, process, lambda process=process: process.wait(_GRACE)))  # type: ignore[misc]
+    here, there = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, str(node), str(there.fileno())],
+        pass_fds=[there.fileno()], env=environment, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    there.close()
+    connection = Connection(here.detach())
+    connection.send_bytes(json.dumps({**assembly.config, **({"vectorise": "1"} if frugal else {})}).encode())
+    return Worker(node, connection, process, lambda: process.wait(_GRACE), frugal=frugal)
 
 
 def _end(workers: list[Worker]) -> None:
@@ -226,6 +277,7 @@ def _end(workers: list[Worker]) -> None:
 
 def _serve(host: Host, node: int, connection: Any) -> None:
     """Answer messages until the server closes the connection or dies."""
+    host.hold_back()
     while True:
         try:
             message: Message = pickle.loads(connection.recv_bytes())
@@ -237,7 +289,11 @@ def _serve(host: Host, node: int, connection: Any) -> None:
             log.exception("worker process %d", node)
             said = f"{type(error).__name__}: {error}"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said), reply_to=message)
-        connection.send_bytes(pickle.dumps(reply, pickle.HIGHEST_PROTOCOL))
+        connection.send_bytes(pickle.dumps((reply, changes := host.held_back()), pickle.HIGHEST_PROTOCOL))
+        for change in changes:
+            change.publish()
+        if changes:
+            connection.send_bytes(b"")  # they count
 
 
 def _main(node: int, descriptor: int) -> None:

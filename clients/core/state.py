@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
 
 import numpy as np
 
+from florilegium.clients.core.own_files import OwnFiles
 from florilegium.common.errors import DataError, RunError
 from florilegium.common.files import Draft, draft_tensors, read_tensors
 from florilegium.models.frozen import NOTHING, Frozen
@@ -29,7 +31,7 @@ class ClientState:
     """The durable arrays of one client.
 
     Args:
-        folder: folder of this client's files.
+        own: where this client's files are; a path is a folder of its own.
         round: number of the present round.
         lineage: the rounds from which the run was resumed so far; its length numbers the present attempt.
         checkpoint: the last round of which the server holds a checkpoint; older versions may be deleted.
@@ -40,7 +42,7 @@ class ClientState:
 
     def __init__(
         self,
-        folder: Path,
+        own: OwnFiles | Path,
         round: int,
         lineage: Sequence[int],
         checkpoint: int,
@@ -48,7 +50,7 @@ class ClientState:
         frozen: Frozen = NOTHING,
         best: int | None = None,
     ) -> None:
-        self.folder = folder
+        self.own = OwnFiles.alone(own) if isinstance(own, Path) else own
         self._round = round
         self._lineage = list(lineage)
         self._checkpoint = checkpoint
@@ -59,11 +61,11 @@ class ClientState:
         self._confirmed: dict[str, int] = {}
         self._shared: ClientState | None = None
 
-    def _versions(self, part: str) -> list[tuple[int, Path]]:
-        """Return the valid versions of a part as (round, path), oldest first."""
-        found = []
-        for path in self._files(part):
-            if match := re.fullmatch(rf"{part}-(\d+)-(\d+)-{re.escape(self._identity)}", path.stem):
+    def _versions(self, part: str, files: Sequence[Path] | None = None) -> list[tuple[int, Path]]:
+        """Return the valid versions of a part as (round, path), oldest first; ``files``: its files, if known."""
+        found, begin = [], re.escape(f"{self.own.before}{part}")
+        for path in self._files(part) if files is None else files:
+            if match := re.fullmatch(rf"{begin}-(\d+)-(\d+)-{re.escape(self._identity)}", path.stem):
                 round_, attempt = int(match[1]), int(match[2])
                 # Of an earlier attempt, only rounds up to the checkpoints that the run was resumed from are valid.
                 last = min(self._lineage[attempt:], default=self._round)
@@ -72,11 +74,12 @@ class ClientState:
         return [(round_, path) for round_, _, path in sorted(found)]
 
     def _files(self, part: str) -> list[Path]:
+        folder, begin = self.own.folder, f"{self.own.before}{part}-"
         try:
-            names = os.listdir(self.folder)  # a tenth of the cost of Path.glob
+            names = os.listdir(folder)  # a tenth of the cost of Path.glob
         except OSError:
             return []
-        return [self.folder / name for name in names if name.startswith(f"{part}-") and name.endswith(".safetensors")]
+        return [folder / name for name in names if name.startswith(begin) and name.endswith(".safetensors")]
 
     def confirm(self, part: str, round: int) -> None:
         """Let versions of a part count only up to ``round``: the server has not used what goes with later ones."""
@@ -131,15 +134,13 @@ class ClientState:
 
     def _node(self) -> ClientState:
         if self._shared is None:
-            # No client has this name: names of clients do not begin with an underscore.
             self._shared = ClientState(
-                self.folder.parent / "_node", self._round, self._lineage, self._checkpoint, self._identity,
-                self._frozen, self._best,
-            )  # fmt: skip
+                self.own.shared, self._round, self._lineage, self._checkpoint, self._identity, self._frozen, self._best
+            )
         return self._shared
 
     def _path(self, part: str) -> Path:
-        return self.folder / f"{part}-{self._round:06d}-{len(self._lineage)}-{self._identity}.safetensors"
+        return self.own.file(f"{part}-{self._round:06d}-{len(self._lineage)}-{self._identity}.safetensors")
 
     def commit(self) -> None:
         """Write the staged parts to disk, and delete versions that no resumed run can need.
@@ -147,14 +148,14 @@ class ClientState:
         Raises:
             RunError: if an array has NaN or infinity; then nothing is written.
         """
-        if publish := self.draft():
-            publish()
+        if change := self.draft():
+            change.publish()
 
-    def draft(self) -> Callable[[], None] | None:
-        """Write the staged parts beside their files; return a function that does the rest of :meth:`commit`.
+    def draft(self) -> Change | None:
+        """Write the staged parts beside their files; return what does the rest of :meth:`commit`.
 
-        The function may be called in another thread, since it hardly does more than wait for the disk; None if nothing
-        is staged. What clients of a node have in common is committed at once, so that the next client finds it.
+        None if nothing is staged. What clients of a node have in common is committed at once, so that the next client
+        finds it.
 
         Raises:
             RunError: as :meth:`commit`.
@@ -178,16 +179,9 @@ class ClientState:
                 failed.callback(drafts[part].discard)
             failed.pop_all()
         self._staged = {}
-
-        def publish() -> None:
-            with ExitStack() as left:
-                for draft in drafts.values():
-                    left.callback(draft.discard)
-                for part, draft in drafts.items():
-                    draft.publish()
-                    self._delete_old(part)
-
-        return publish
+        files = copy(self)
+        files._frozen, files._shared = NOTHING, None
+        return Change(files, drafts)
 
     def _delete_old(self, part: str) -> None:
         """Delete versions of a part that are not needed, now that this round's is written.
@@ -196,11 +190,49 @@ class ClientState:
         to their round; later phases of this round need this one, or the
         newest that counts, if this one comes not to count.
         """
-        versions = self._versions(part)
+        files = self._files(part)
+        versions = self._versions(part, files)
         needed = {self._path(part), *(path for _, path in versions[-1:])}
         for last in (self._checkpoint, self._best):
             seen = [path for round_, path in versions if last is not None and round_ <= last]
             needed |= {*seen[-1:]}
-        for old in self._files(part):
+        for old in files:
             if old not in needed:
                 old.unlink(missing_ok=True)
+
+
+class Change:
+    """Parts of a client's state that are written beside their files, and replace them when they are published.
+
+    Any thread or process that reaches the files can do that; it hardly does more than wait for the disk.
+
+    Args:
+        files: the state's files; without its arrays, so that a change is small.
+        drafts: the new files, by part.
+    """
+
+    def __init__(self, files: ClientState, drafts: Mapping[str, Draft]) -> None:
+        self._files, self._drafts = files, drafts
+
+    def flush(self) -> None:
+        """Make sure that the new files outlast a power cut.
+
+        Raises:
+            FileError: if that cannot be done. The state is then unchanged.
+        """
+        with ExitStack() as failed:
+            for draft in self._drafts.values():
+                failed.callback(draft.discard)
+            for draft in self._drafts.values():
+                draft.flush()
+            failed.pop_all()
+
+    def publish(self) -> None:
+        """Let the new files replace the others; do nothing more if it is called again."""
+        with ExitStack() as left:
+            for draft in self._drafts.values():
+                left.callback(draft.discard)
+            for part, draft in self._drafts.items():
+                if draft.unpublished:
+                    draft.publish()
+                self._files._delete_old(part)

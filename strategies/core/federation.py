@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from florilegium.clients.core.base import BaseClient
 from florilegium.clients.core.network import network_for
+from florilegium.clients.core.own_files import OwnFiles
 from florilegium.clients.core.reports import ALWAYS, COST, GOAL, HOSTS, Reports, reports_of, validation
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Reply
@@ -176,9 +177,9 @@ class Federation:
             client: the client's id.
             server_round: the round.
         """
-        path = self.run.path / folder / client
+        own = OwnFiles.within(self.run.path / folder, client)
         return ClientState(
-            path, server_round, self.lineage, self.checkpoint_round, self.identity, self.start.frozen, self.best_round
+            own, server_round, self.lineage, self.checkpoint_round, self.identity, self.start.frozen, self.best_round
         )
 
     @property
@@ -202,7 +203,9 @@ class Federation:
         With client-level privacy each client takes part independently at random, from a secret generator, or in the
         rounds of its slot, unless cohorts are to have a fixed size.
         """
-        clients = [client for client in self.trainable() if client not in self.accounts.spent]
+        clients = self.trainable()
+        if self.accounts.spent:
+            clients = [client for client in clients if client not in self.accounts.spent]
         size = min(self.cohort_size(server_round), len(clients))
         for layer in self.layers:
             if (drawn := layer.sample(clients, size, server_round)) is not None:

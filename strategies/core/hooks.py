@@ -193,9 +193,8 @@ class Hooks:
         """
         found = {}
         for group in GROUPS:
-            clients = self.clients.ids(group)
+            clients = self.clients.ids(group, tested=not self.clients.deployed)
             if not self.clients.deployed:
-                clients = [client for client in clients if self.clients[client].test]
                 limit = self.settings.evaluate_clients
                 if limit and limit < len(clients):
                     rng = numpy_generator(self.settings.seed, "evaluate", group)

@@ -27,6 +27,11 @@ from florilegium.strategies.folder.run_folder import Checkpoint, earlier_version
 
 log = logging.getLogger("flwr")
 
+_SHARE = 0.1
+"""Largest share of a run's time that is spent on checkpoints of which only the time has come."""
+_GUESS = 0.1
+"""Seconds that the first checkpoint is taken to need."""
+
 
 class Rounds:
     """Carries out the rounds of one run.
@@ -60,6 +65,9 @@ class Rounds:
         self._unmeasured: list[str] = []  # its clients without figures, in words
         self._loss: float | None = None  # of the last round's training
         self._ended = False  # whether the run ends before its last round
+        self._started = time.monotonic()
+        self._saved: float | None = None  # when the last checkpoint was written
+        self._saving = _GUESS  # seconds that it took
         self._kept: int | None = None  # the round whose models are kept, once the run is over
 
     def carry_out(self, initial: ArrayRecord) -> Result:
@@ -90,15 +98,14 @@ class Rounds:
             if due and s.keep == "best" and self._kept is None:
                 federation.best_round = best_round(federation.run.metrics.evaluations, federation.task)
             final = final or run.ended
-            if due or (
-                new and (run.watcher.interrupted or (s.checkpoint_every and server_round % s.checkpoint_every == 0))
-            ):
+            stopped = run.watcher.interrupted  # read once: what stops a run after its checkpoint waits for the next one
+            if due or (new and (stopped or self._checkpoint_due(server_round))):
                 self._save(server_round, model)
             self._report_progress("running", server_round, self._last)
             if final:
                 model = self._best(server_round, model)
                 break
-            if run.watcher.interrupted:
+            if stopped:
                 raise Interrupted(f"stopped after round {server_round}")
         self._finish()
         self._result.arrays = pack(model)
@@ -176,10 +183,11 @@ class Rounds:
     def _spent_after(self, server_round: int, *, new: bool) -> bool:
         """Return whether the privacy budgets do not suffice for another round after ``server_round``."""
         federation = self._federation
-        members = {*self._strategy.trainable(), *(client.id for client in federation.roster.absent("seen"))}
-        if federation.accounts.spent and federation.accounts.spent >= members:
-            log.warning("round %d is the last: all clients have spent their budgets", server_round)
-            return True
+        if federation.accounts.spent:
+            members = {*self._strategy.trainable(), *(client.id for client in federation.roster.absent("seen"))}
+            if federation.accounts.spent >= members:
+                log.warning("round %d is the last: all clients have spent their budgets", server_round)
+                return True
         why = ""
         if new and server_round < self._last:
             why = next((found for layer in federation.layers if (found := layer.spent(server_round + 1))), "")
@@ -244,8 +252,17 @@ class Rounds:
         clock = self._federation.clock
         return {} if clock is None else {SIMULATED: round(clock.now, 3)}
 
+    def _checkpoint_due(self, server_round: int) -> bool:
+        """Return whether a round ends with a checkpoint of its own, by its number or by the time since the last one."""
+        s = self._strategy.settings
+        if s.checkpoint_every and server_round % s.checkpoint_every == 0:
+            return True
+        wait = self._saving / _SHARE if self._saved is None else max(s.checkpoint_seconds, self._saving / _SHARE)
+        return s.checkpoint_seconds > 0 and time.monotonic() > (self._saved or self._started) + wait
+
     def _save(self, server_round: int, model: Arrays) -> None:
         """Write a checkpoint; from now on clients may delete states older than this round's."""
+        started = time.monotonic()
         federation, (own, facts) = self._federation, self._strategy.state()
         everything = {**federation.facts(), "buffer": None}
         if self._buffer is not None:
@@ -254,6 +271,8 @@ class Rounds:
         everything |= {"order": list(model), "seconds": self._seconds, "ended": self._ended, "own": facts}
         federation.run.save(Checkpoint(server_round, model, own, everything), federation.best_round)
         federation.checkpoint_round = server_round
+        self._saved = time.monotonic()
+        self._saving = self._saved - started
 
     def _best(self, server_round: int, model: Arrays) -> Arrays:
         """Return the model that is left at the end of the run: that of the last round, or of the best evaluation.

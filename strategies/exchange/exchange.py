@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -19,6 +19,7 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from florilegium.clients.core.joining import SMALL, together
 from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, OTHER_DATA, Reply
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
@@ -114,7 +115,12 @@ class Parcel:
 
 
 def deliver_all(
-    grid: Grid, parcels: Sequence[Parcel], timeout: float, *, deployed: bool, key: str = "round-timeout"
+    grid: Grid,
+    parcels: Sequence[Parcel],
+    timeout: float,
+    *,
+    deployed: bool,
+    key: str = "round-timeout",
 ) -> list[list[Message]]:
     """Send the messages of several exchanges at the same time; return the replies as :func:`deliver`, for each.
 
@@ -124,11 +130,13 @@ def deliver_all(
     waiting: dict[str, tuple[Parcel, int]] = {}
     for parcel in parcels:
         for index, message in enumerate(parcel.messages):
-            for message_id in grid.push_messages([message]):
+            for message_id in _push(grid, message, join=deployed):
                 if message_id:  # empty if the node has gone offline, and the message was not accepted
                     waiting[message_id] = parcel, index
     shortest, longest = POLLS_DEPLOYED if deployed else POLLS
     pulls = Pulls() if deployed else None
+    if deployed:
+        time.sleep(shortest)  # no device replies at once
     while waiting:
         found = pull(grid, [*waiting]) if pulls is None else pulls.look(grid, _nodes(waiting))
         for message_id, reply in found:
@@ -142,6 +150,17 @@ def deliver_all(
         if not getattr(grid, "waits", False):
             time.sleep(min(max(shortest, elapsed / 10), longest))
     return [parcel.complete(silent(timeout, key)) for parcel in parcels]
+
+
+def _push(grid: Grid, message: Message, *, join: bool) -> Iterable[str]:
+    """Send a message, to a device with its small records as one; return its id, empty if it was not accepted."""
+    whole = message.content
+    if join:
+        message.content = together(whole, SMALL)
+    try:
+        return grid.push_messages([message])
+    finally:
+        message.content = whole
 
 
 def _nodes(waiting: Mapping[str, tuple[Parcel, int]]) -> dict[str, int]:
@@ -179,6 +198,7 @@ class Outcome:
         divisor: with client-level privacy, the expected total weight, which replaces the true, secret Σ wᵢ.
         totals: with secure aggregation, sums over the clients; then ``metrics`` is empty.
         revealed: number of clients in a secure sum that the server has seen, though it does not use it.
+        groups: with secure sums of groups, the weight of each; then ``arrays`` are the groups' means, stacked.
     """
 
     clients: list[str]
@@ -188,6 +208,7 @@ class Outcome:
     divisor: float | None = None
     totals: Totals | None = None
     revealed: int = 0
+    groups: Sequence[float] = ()
 
     @property
     def weight(self) -> float:

@@ -23,6 +23,7 @@ class Population(Mapping[str, Member]):
 
     def __init__(self, settings: ServerSettings, roster: Roster, clock: Clock | None) -> None:
         self._settings, self._roster, self._clock = settings, roster, clock
+        self._weighed: tuple[Mapping[str, Member], float] = {}, 0.0
 
     def __getitem__(self, client: str) -> Member:
         """Return a client; KeyError if it takes no part now."""
@@ -41,13 +42,14 @@ class Population(Mapping[str, Member]):
         """Whether the clients are real devices."""
         return self._roster.deployed
 
-    def ids(self, *groups: str) -> list[str]:
-        """Return the ids of the clients of some of ``GROUPS``."""
-        return self._roster.ids(*groups)
+    def ids(self, *groups: str, tested: bool = False) -> list[str]:
+        """Return the ids of the clients of some of ``GROUPS``; ``tested``: of those with examples to evaluate on."""
+        return self._roster.ids(*groups, tested=tested)
 
     def enrolled(self) -> list[Member]:
         """Return the seen clients, with those whose devices are offline now."""
-        return [self[client] for client in self.ids("seen")] + self._roster.absent("seen")
+        clients = self._roster.clients
+        return [clients[client] for client in self.ids("seen")] + self._roster.absent("seen")
 
     def online(self, clients: Sequence[str]) -> list[str]:
         """Return those of ``clients`` that are online in a fleet; if none is, wait until one is, for a week at most."""
@@ -76,6 +78,13 @@ class Population(Mapping[str, Member]):
             return dict.fromkeys(clients, 1.0)
         most = self.heaviest or math.inf  # the median of all clients
         return {client: min(float(self[client].train), most) for client in clients}
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights of all seen clients, with those whose devices are offline now."""
+        if self._weighed[0] is not self._roster.clients:  # every round asks, and there may be a million clients
+            self._weighed = self._roster.clients, sum(self.weights(self.enrolled()))
+        return self._weighed[1]
 
     def weights(self, clients: Iterable[Member]) -> list[float]:
         """Return the weights of clients' updates in an average, wᵢ: 1, or the number of examples they train on."""

@@ -17,6 +17,8 @@ from threading import Thread
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from florilegium.clients.core.joining import apart
+from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 
 log = logging.getLogger("flwr")
@@ -34,9 +36,15 @@ DOUBTFUL = 5.0
 
 
 def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | str]]:
-    """Yield the replies that have arrived, each with the id of its request; the reason for one that cannot be read."""
+    """Yield the replies that have arrived, each with the id of its request; the reason for one that cannot be read.
+
+    Raises:
+        RunError: if a simulation cannot go on.
+    """
     try:
         replies = list(grid.pull_messages(message_ids))
+    except RunError:  # of a grid of the suite's own, of whose replies none will come
+        raise
     except Exception as error:
         if len(message_ids) == 1:
             # Flower waits for parts of a reply that the device is still sending, and then names an object.
@@ -48,7 +56,17 @@ def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message 
                 yield from pull(grid, [message_id])
         return
     for reply in replies:
-        yield reply.metadata.reply_to_message_id, reply
+        yield reply.metadata.reply_to_message_id, _apart(reply)
+
+
+def _apart(reply: Message) -> Message | str:
+    """Return a reply with its records apart, or why that cannot be done."""
+    if reply.has_content():
+        try:
+            reply.content = apart(reply.content)
+        except RunError as error:
+            return str(error)
+    return reply
 
 
 class Pulls:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import median
 
 from flwr.app import Message
@@ -32,7 +31,7 @@ _LONGEST_PAUSE = 4
 """A node without a reply to the roster query is asked again after 1, 2, 4, … rounds, at most 2 to this power."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """One client as the server knows it.
 
@@ -82,9 +81,8 @@ def _reaches_devices(grid: Grid) -> bool:
     return any(cls.__name__ == "HttpGrid" for cls in type(grid).__mro__)
 
 
-@lru_cache(maxsize=1 << 20)
 def _place(name: str) -> tuple[bool, int, str]:
-    """Return the sort key of a client's id; every exchange sorts all clients."""
+    """Return the sort key of a client's id."""
     return not name.isdecimal(), int(name) if name.isdecimal() else 0, name
 
 
@@ -101,7 +99,6 @@ class Roster:
 
     Attributes:
         nodes: the nodes in use.
-        clients: the clients of the run, by id.
         deployed: whether the nodes are real devices.
         unfit: returns why a client cannot take part in the run, "" if it can; set by the strategy.
         left_out: clients that cannot take part in the run, by id, with the reasons.
@@ -124,7 +121,8 @@ class Roster:
         self.unfit: Callable[[Member], str] = lambda client: ""
         self._frozen, self._built = NOTHING, ""
         self.nodes: list[int] = []
-        self.clients: dict[str, Member] = {}
+        self._clients: Mapping[str, Member] = {}
+        self._sorted: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
         self.deployed = False
         self.left_out: dict[str, str] = {}
         self.away: dict[str, Member] = {}
@@ -133,6 +131,15 @@ class Roster:
         self._failed: dict[int, Failed] = {}
         self._changed: set[int] = set()  # nodes to ask again
         self._doubles: dict[int, set[str]] = {}  # nodes that announced clients of other nodes, with these clients
+
+    @property
+    def clients(self) -> Mapping[str, Member]:
+        """The clients of the run, by id."""
+        return self._clients
+
+    @clients.setter
+    def clients(self, clients: Mapping[str, Member]) -> None:
+        self._clients, self._sorted = clients, {}
 
     def ready(self) -> bool:
         """Return whether the run can start: on devices, once all expected clients have been announced."""
@@ -208,8 +215,7 @@ class Roster:
             self.away |= {i: c for i, c in self.clients.items() if c.node is not None and c.node not in online}
             self.clients = {i: c for i, c in self.clients.items() if i not in self.away}
         self._doubles = {node: ids for node, ids in self._doubles.items() if node in online}
-        held = {client.id for client in self.clients.values()}
-        waiting = {node for node, ids in self._doubles.items() if held & ids}
+        waiting = {node for node, ids in self._doubles.items() if self.clients.keys() & ids}
         paused = {node for node, failed in self._failed.items() if failed.until > self._looks}
         known = {*self.nodes, *self._refused, *waiting, *paused} - self._changed
         new = [node for node in online if node not in known]
@@ -353,18 +359,28 @@ class Roster:
 
     def _admit(self, clients: Iterable[Member]) -> None:
         """Add the clients that are fit for the run; note why others are not."""
+        admitted = dict[str, Member]()
         for client in clients:
             self.away.pop(client.id, None)
             if not (reason := self.unfit(client)):
-                self.clients[client.id] = client
+                admitted[client.id] = client
                 self.left_out.pop(client.id, None)
                 continue
             log.warning("client %s is skipped: %s", client.id, reason)
             self.left_out[client.id] = reason
+        self.clients = {**self.clients, **admitted}
 
-    def ids(self, *groups: str) -> list[str]:
-        """Return the ids of the clients in ``groups``, sorted; ids that are numbers come first, in numeric order."""
-        return sorted((client.id for client in self.clients.values() if client.group in groups), key=_place)
+    def ids(self, *groups: str, tested: bool = False) -> list[str]:
+        """Return the ids of the clients in ``groups``, sorted; ids that are numbers come first, in numeric order.
+
+        ``tested``: only of those with examples that they are evaluated on.
+        """
+        key = tested, groups
+        if key not in self._sorted:  # every exchange asks, and there may be a million clients
+            members = self.clients.values()
+            chosen = (client.id for client in members if client.group in groups and (client.test or not tested))
+            self._sorted[key] = sorted(chosen, key=_place)
+        return self._sorted[key].copy()
 
     def absent(self, *groups: str) -> list[Member]:
         """Return the clients in ``groups`` whose devices are offline, sorted by id."""

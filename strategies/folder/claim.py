@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,26 @@ def _taken(run: Path) -> ConfigurationError:
 
 
 def is_carried_out(run: Path) -> bool:
-    """Return whether some process carries out the run in folder ``run``, on this machine or a shared disk's others."""
+    """Return whether some process carries out the run in folder ``run``, on this machine or a shared disk's others.
+
+    Who looks takes a shared lock for a moment and writes nothing: several can look at once, also in folders that they
+    may only read.
+    """
+    if sys.platform == "win32":
+        return _is_taken(run)
+    import fcntl
+
+    try:
+        with (run / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _is_taken(run: Path) -> bool:
     if not (run / LOCK).exists():
         return False
     try:

@@ -41,6 +41,7 @@ FREE_ON_RESUME = frozenset(
         "rounds",
         "evaluate-every",
         "checkpoint-every",
+        "checkpoint-seconds",
         "evaluate-clients",
         "run-name",
         "resume",
@@ -501,5 +502,5 @@ def _read(file: Path) -> Checkpoint:
         return Checkpoint(int(metadata["round"]), arrays, state, facts)
     except Exception as error:  # safetensors has its own error type; a damaged header can raise anything
         raise RunError(
-            f"the checkpoint {file} is damaged and cannot be used: {type(error).__name__}: {error}"
+            f"the checkpoint {file} is damaged, or of another version: {type(error).__name__}: {error}"
         ) from error

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from florilegium.apps.engines.ray_simulation import Simulation, gpu_share
+from florilegium.apps.engines.ray_simulation import Simulation
+from florilegium.cluster.shares import gpu_share
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 8])

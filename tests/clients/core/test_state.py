@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -74,11 +75,16 @@ class TestSaving:
         state = ClientState(tmp_path / "client", 2, [], 1, "0")
         assert state.draft() is None
         state.save({"number": np.array(2)})
-        publish = state.draft()
+        change = state.draft()
+        change.flush()
         assert _ask(tmp_path / "client", 2) == 1
+        elsewhere = pickle.loads(pickle.dumps(change))
         with ThreadPoolExecutor(1) as other:
-            other.submit(publish).result()
+            other.submit(elsewhere.publish).result()
         assert _ask(tmp_path / "client", 2) == 2
+        change.publish()  # which has been done
+        assert _ask(tmp_path / "client", 2) == 2
+        assert len(os.listdir(tmp_path / "client")) == 2  # of the checkpoint's round, and of this one
 
     @pytest.mark.parametrize("failing", ["write", "flush"])
     def test_parts_that_cannot_be_written_leave_no_drafts(self, tmp_path, monkeypatch, failing):

@@ -270,6 +270,29 @@ class TestResume:
         assert timeless(whole) == timeless(killed)
         assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
 
+    @pytest.mark.parametrize(
+        ("seconds", "guess", "share", "last"),
+        [
+            (1e-9, 0.1, 1e9, 4),  # the time comes with every round
+            (1e9, 0.1, 1e9, 1),  # with the first one alone
+            (1e-9, 1e9, 1.0, None),  # a checkpoint is taken to be too expensive
+            (0.0, 0.1, 1e9, None),
+        ],
+    )
+    def test_checkpoints_whose_time_has_come(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, seconds: float, guess: float, share: float, last: int | None
+    ) -> None:
+        monkeypatch.setattr("florilegium.strategies.core.rounds._GUESS", guess)
+        monkeypatch.setattr("florilegium.strategies.core.rounds._SHARE", share)
+        keys: dict[str, Value] = {"method": "local", "rounds": 6, "evaluate-every": 0, "participation": 1.0}
+        whole = run("whole", **keys)
+        with pytest.raises(KeyboardInterrupt):
+            run("killed", intercept=_die_in_round_5, **{**keys, "checkpoint-seconds": seconds})
+        if last is None:
+            assert not list((whole.parent / "killed").glob("checkpoint/*"))
+        else:
+            assert read_checkpoint(whole.parent / "killed").round == last
+
     def test_a_run_killed_twice_forgets_both_attempts(self, run: Run) -> None:
         # Both attempts die in round 5, after clients wrote states of round 4; each state must count round 4 once.
         keys: dict[str, Value] = {"method": "local", "rounds": 6, "evaluate-every": 3, "participation": 1.0}
@@ -280,6 +303,25 @@ class TestResume:
                 run("killed", intercept=_die_in_round_5, **{**keys, **attempt})
         killed = run("killed", resume="killed", **keys)
         assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
+
+    @pytest.mark.parametrize(("method", "folder"), [("local", "clients"), ("fedamp", "bank")])
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_clients_whose_files_share_folders_resume_alike(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, method: str, folder: str, earlier: bool
+    ) -> None:
+        """Clients 1 to 5 share a folder, as those from 1000 on do; ``earlier``: each has its own before the kill."""
+        keys: dict[str, Value] = {"method": method, "rounds": 6, "evaluate-every": 3, "participation": 0.5}
+        whole = run("whole", **keys)
+        monkeypatch.setattr("florilegium.clients.core.own_files.SINGLE", 1000 if earlier else 1)
+        with pytest.raises(KeyboardInterrupt):
+            run("killed", intercept=_die_in_round_5, **keys)
+        monkeypatch.setattr("florilegium.clients.core.own_files.SINGLE", 1)
+        killed = run("killed", resume="killed", **keys)
+        assert (whole / "clients.csv").read_text() == (killed / "clients.csv").read_text()
+        assert timeless(whole) == timeless(killed)
+        own = {path.name for path in (killed / folder).iterdir()} - {"0", "0-999"}
+        assert bool(own) == earlier
+        assert earlier or (killed / folder / "0-999" / "0-9").exists()
 
     def test_other_settings_are_refused(self, run: Run) -> None:
         run("parts", rounds=1)

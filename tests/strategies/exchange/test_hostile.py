@@ -15,6 +15,7 @@ import pytest
 from flwr.app import Error, Message
 from rich.console import Console
 
+from florilegium.apps.runs.progress import read_progress
 from florilegium.apps.runs.watch import page
 from florilegium.clients.core.reports import ALWAYS, MOST_EXAMPLES
 from florilegium.clients.core.wire import Announcement, Reply, Request, Work, unpack
@@ -163,7 +164,7 @@ def test_a_device_that_lies_in_every_round_is_left_out_of_each(
         assert reason.isprintable()
     assert all(record.getMessage().isprintable() for record in caplog.records)
     console = Console(record=True, width=200)
-    console.print(page(path))
+    console.print(page(path.name, read_progress(path)))
     assert all(character.isprintable() or character == "\n" for character in console.export_text())
     summary = json.loads((path / "summary.json").read_text())
     assert "privacy" not in summary

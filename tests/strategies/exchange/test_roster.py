@@ -107,6 +107,16 @@ def test_a_silent_node_is_asked_more_and_more_rarely() -> None:
     assert len(grid.asked) == 8
 
 
+def test_ids_are_sorted_and_follow_the_clients() -> None:
+    roster = Roster(list, 1, "code")
+    roster.clients = {name: Member(name, 5, 5, unseen=name == "2") for name in ("b", "10", "2", "9", "a")}
+    roster.ids("seen").clear()  # a copy
+    assert (roster.ids("seen"), roster.ids("unseen")) == (["9", "10", "a", "b"], ["2"])
+    assert roster.ids("unseen", "seen") == ["2", "9", "10", "a", "b"]
+    roster.clients = {"c": Member("c", 5, 5)}
+    assert (roster.ids("seen"), roster.ids("unseen")) == (["c"], [])
+
+
 def test_a_client_is_its_first_nodes_until_that_has_gone() -> None:
     roster, grid = Roster(list, 1, "code"), _Grid({1: _device("a"), 2: _device("b")})
     assert _refresh(roster, grid) == {"a": 1, "b": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -40,6 +41,16 @@ def test_another_process_is_refused_and_a_killed_one_is_noticed(tmp_path: Path) 
     assert read_status(run) == {"state": "stopped", "round": 3, "error": DIED}
     with claimed(run):
         assert read_status(run)["state"] == "running"
+
+
+def test_who_looks_writes_nothing_and_stands_in_nobodys_way(tmp_path: Path) -> None:
+    """Several look at once: while one holds the shared lock, another still sees that no process carries the run out."""
+    lock = tmp_path / ".lock"
+    lock.write_text("kept")
+    with lock.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert not is_carried_out(tmp_path)
+    assert lock.read_text() == "kept"
 
 
 def test_a_run_of_an_earlier_version_is_what_its_status_says(tmp_path: Path) -> None:

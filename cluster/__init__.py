@@ -1,0 +1,1 @@
+"""Clusters of machines: runs on Ray that survive the loss of machines, and the files that start a cluster."""
