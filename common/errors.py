@@ -44,6 +44,12 @@ class StoppedError(RunError):
     exit_status = 130
 
 
+class PreemptedError(StoppedError):
+    """A scheduler has asked the run to stop, and is to start its job again."""
+
+    exit_status = 75  # EX_TEMPFAIL in <sysexits.h>
+
+
 class BudgetSpentError(RunError):
     """The remaining privacy budget of a client does not suffice for another round of training."""
 

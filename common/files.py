@@ -37,21 +37,34 @@ class Draft:
 
     def __init__(self, path: Path, write: Callable[[Path], object]) -> None:
         self._path, self._temporary = path, path.parent / f".{path.name}.{uuid4().hex[:16]}"
+        self._flushed = False
         with self._all_or_nothing():
             path.parent.mkdir(parents=True, exist_ok=True)
             write(self._temporary)
 
+    @property
+    def unpublished(self) -> bool:
+        """Whether the temporary file or folder is still there."""
+        return self._temporary.exists()
+
     def publish(self) -> None:
-        """Flush the temporary file to disk, and rename it to the file.
+        """Flush the temporary file to disk, unless that is done, and rename it to the file.
 
         Raises:
             FileError: if that cannot be done. The file is then unchanged.
         """
+        if not self._flushed:
+            self.flush()
+        with self._all_or_nothing():
+            self._temporary.replace(self._path)
+
+    def flush(self) -> None:
+        """Flush the temporary file to disk; raise :class:`FileError` if that cannot be done."""
         with self._all_or_nothing():
             for path in (self._temporary, *self._temporary.rglob("*")):
                 if path.is_file():
                     flush_to_disk(path)
-            self._temporary.replace(self._path)
+        self._flushed = True
 
     def discard(self) -> None:
         """Delete the temporary file or folder, if the draft was not published."""
@@ -204,7 +217,7 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         metadata = dict(file.metadata() or {})
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     if (said := metadata.pop(_CHECKSUM, None)) is None:
-        raise ValueError("it has no checksum: it is damaged, or of an earlier version")
+        raise ValueError("it has no checksum, as files of versions up to 0.2.0, which alone can read them")
     if said != _checksum(arrays, metadata):
         raise ValueError("its checksum is wrong")
     return arrays, metadata

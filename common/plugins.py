@@ -8,7 +8,9 @@ reference ``package.module:attribute``. The object behind a name is imported onl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +18,26 @@ from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.references import resolve
 
 T = TypeVar("T")
+_PLURALS = {"model": "networks", "metrics": "metrics", "loss": "losses"}
+"""How groups of entry points are called whose name is not the key's with an s."""
+
+_INSTALLED_ONLY: ContextVar[bool] = ContextVar("installed_only", default=False)
+
+
+@contextmanager
+def installed_only() -> Iterator[None]:
+    """Context in which registries refuse references, so that a configuration chooses no module to be imported."""
+    before = _INSTALLED_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _INSTALLED_ONLY.reset(before)
+
+
+@cache
+def _points() -> Any:  # with method `select`; the class depends on Python's version
+    """Return all entry points of installed packages, which are read once, since there are hundreds of files."""
+    return entry_points()
 
 
 def subclass_of(base: type[Any], name: str) -> Callable[[Any, str], Any]:
@@ -42,6 +64,8 @@ class Registry(Mapping[str, T], Generic[T]):
 
     Attributes:
         own: the suite's own entries.
+        title: as ``what``.
+        group: group of the entry points with which packages provide entries.
     """
 
     def __init__(
@@ -54,7 +78,8 @@ class Registry(Mapping[str, T], Generic[T]):
     ) -> None:
         self.own = dict(own)
         self._key = key
-        self._what = what
+        self.title = what
+        self.group = f"florilegium.{_PLURALS.get(key, f'{key}s')}"
         self._read = read
         self._ways = " or ".join((*others, "'package.module:attribute'"))
         self._found: dict[str, tuple[Any, T]] = {}  # by name: the object of the package, and its entry
@@ -62,9 +87,7 @@ class Registry(Mapping[str, T], Generic[T]):
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
         """Entry points of installed packages, by name; the suite's own names come first."""
-        group = {"model": "networks", "metrics": "metrics", "loss": "losses"}.get(self._key, f"{self._key}s")
-        points = entry_points(group=f"florilegium.{group}")
-        return {point.name: point for point in points if point.name not in self.own}
+        return {point.name: point for point in _points().select(group=self.group) if point.name not in self.own}
 
     def __iter__(self) -> Iterator[str]:
         yield from self.own
@@ -92,9 +115,11 @@ class Registry(Mapping[str, T], Generic[T]):
         reference = self.reference(name)
         if not reference:
             raise ConfigurationError(
-                f"{self._key}: '{name}' is not {self._what}{nearest(name, self)} Known: {', '.join(self)}. One of your "
+                f"{self._key}: '{name}' is not {self.title}{nearest(name, self)} Known: {', '.join(self)}. One of your "
                 f"own is named {self._ways}"
             )
+        if _INSTALLED_ONLY.get() and name not in self._installed:
+            raise ConfigurationError(f"{self._key}: '{name}' names code of your own, which is not imported here")
         try:
             found = resolve(reference)
         except Exception as error:  # the code of another package may raise anything
@@ -105,7 +130,7 @@ class Registry(Mapping[str, T], Generic[T]):
             try:
                 self._found[name] = found, self._read(found, reference)
             except (TypeError, ValueError) as error:
-                raise ConfigurationError(f"{self._key}: '{name}' is not {self._what}: {error}") from error
+                raise ConfigurationError(f"{self._key}: '{name}' is not {self.title}: {error}") from error
         return self._found[name][1]
 
     def problem(self, name: str) -> str:

@@ -33,10 +33,11 @@ for point in entry_points(group="console_scripts"):
 """Writes the programs of packages that were not installed anew, for the environment that it runs in."""
 
 
-def _uv(*words: str | Path) -> str:
+def _uv(*words: str | Path, variables: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "uv", *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-m", "uv", *map(str, words)], cwd=ROOT, env=variables, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -91,6 +92,24 @@ class Environment:
         """Return the version of each package that its interpreter finds."""
         code = "import sys\nfrom importlib.metadata import version\nprint(*map(version, sys.argv[1:]))"
         return dict(zip(packages, self.run("-c", code, *packages).stdout.split(), strict=True))
+
+
+def interpreters() -> str:
+    """Return a value of PATH on which the resolver finds pyenv's interpreters, too."""
+    found = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/3.*/bin"))
+    return os.pathsep.join([*map(str, found), os.environ.get("PATH", "")])
+
+
+def build_anew(folder: Path, python: str) -> Environment:
+    """Build an environment of another version of Python, such as "3.13", with everything installed anew."""
+    variables = os.environ | {"PATH": interpreters()}
+    _uv("venv", "--quiet", "--no-project", "--python", python, folder, variables=variables)
+    built = Environment(folder, {})
+    _uv("pip", "install", "--quiet", "--python", built.python, f"{ROOT}[dev]")
+    _uv("pip", "uninstall", "--quiet", "--python", built.python, "florilegium")  # the checkout's code is tested
+    own = built.run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
+    (Path(own) / "checkout.pth").write_text(f"{ROOT}\n")
+    return built
 
 
 def build(folder: Path, chosen: Mapping[str, str]) -> Environment:

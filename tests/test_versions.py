@@ -7,6 +7,7 @@ most. ``make test-versions`` takes about an hour, and installs packages.
 from __future__ import annotations
 
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from docs.generate.version_pages import JOBS
-from florilegium.apps.origins.tested import TESTED
-from tests.environments import Environment, build, resolve
+from florilegium.apps.origins.tested import PYTHONS, TESTED
+from tests.environments import Environment, build, build_anew, resolve
 from tests.processes import ROOT
 
-REQUIRED = {
-    requirement.name: requirement.specifier
-    for requirement in map(
-        Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
-    )
-}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+REQUIRED = {one.name: one.specifier for one in map(Requirement, PROJECT["dependencies"])}
 
 
 def _lowest(package: str) -> Version:
@@ -47,6 +44,45 @@ def test_the_lowest_version_that_is_allowed_is_tested(package: str) -> None:
     assert all(REQUIRED[package].contains(version) for version in TESTED[package])
     assert list(TESTED[package]) == sorted(TESTED[package], key=Version)
     assert package in JOBS
+
+
+def test_the_constraints_without_cuda_fit() -> None:
+    """They name the newest PyTorch that was tested, and the torchvision that is made for it, built for CPUs."""
+    text = (ROOT / "deploy" / "cpu.txt").read_text("utf-8")
+    pins = {
+        one.name: one for one in map(Requirement, (line for line in text.splitlines() if line[:1] not in ("", "#")))
+    }
+    assert {*pins} == {"torch", "torchvision"}
+    for name, pin in pins.items():
+        (one,) = pin.specifier
+        version = Version(one.version)
+        assert (one.operator, version.local) == ("==", "cpu")
+        assert REQUIRED[name].contains(version)
+        assert str(pin.marker) == 'platform_system == "Linux"'
+        if name == "torch":
+            assert version.public == TESTED["torch"][-1]
+        elif version.public == Version(metadata.version(name)).public:
+            needs = next(one for one in map(Requirement, metadata.requires(name) or []) if one.name == "torch")
+            assert needs.specifier.contains(Version(TESTED["torch"][-1]))
+
+
+def test_the_tested_versions_of_python_are_declared() -> None:
+    declared = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if " :: 3." in one]
+    assert tuple(declared) == PYTHONS
+    assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("python", [*PYTHONS, "3.14"])
+def test_every_package_has_wheels_for_a_python(python: str, tmp_path: Path) -> None:
+    options = ("--upgrade", "--python-version", python, "--only-binary", ":all:")
+    assert REQUIRED.keys() <= resolve(tmp_path, *options, wanted={}, extras=()).keys()
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("python", PYTHONS[1:])
+def test_a_python(python: str, tmp_path: Path) -> None:
+    _passes(build_anew(tmp_path / "env", python), "all", tmp_path)
 
 
 @pytest.mark.versions

@@ -10,7 +10,9 @@ import florilegium
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.memo import remembered
 
-LAYERS = ("apps", "clients", "common", "models", "owner", "partitions", "privacy", "strategies", "tasks")
+LAYERS = (
+    "apps", "clients", "cluster", "common", "models", "owner", "partitions", "privacy", "strategies", "tasks", "ui",
+)  # fmt: skip
 
 
 @remembered(8)

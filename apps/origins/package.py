@@ -23,14 +23,23 @@ def checkout() -> Path | None:
 
 
 def project() -> dict[str, Any]:
-    """Return name, version, description and dependencies of this package, as in ``[project]`` of pyproject.toml."""
+    """Return name, version, description, licence and dependencies of this package, as ``[project]`` has them."""
     if root := checkout():
         own = _project_table(root)
-        return {field: own[field] for field in ("name", "version", "description", "dependencies")}
+        return {field: own[field] for field in ("name", "version", "description", "license", "dependencies")}
     installed = metadata.metadata("florilegium")
     required = [one for one in metadata.requires("florilegium") or [] if "extra ==" not in one]
-    described = {"description": installed["Summary"], "dependencies": required}
+    described = {
+        "description": installed["Summary"], "license": installed["License-Expression"], "dependencies": required,
+    }  # fmt: skip
     return {"name": "florilegium", "version": installed["Version"], **described}
+
+
+def licence() -> str:
+    """Return the text of this package's licence."""
+    if root := checkout():
+        return (root / "LICENSE").read_text(encoding="utf-8")
+    return metadata.distribution("florilegium").read_text("licenses/LICENSE") or ""
 
 
 def _project_table(root: Path) -> dict[str, Any]:

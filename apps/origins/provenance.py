@@ -38,7 +38,7 @@ _DIRTY = "-dirty"
 
 
 def provenance_of(
-    settings: Settings, device: torch.device, nodes: int, *, deployed: bool, flower: bool
+    settings: Settings, device: torch.device, nodes: int, *, deployed: bool, engine: str
 ) -> dict[str, Any]:
     """Return what carries a run out, as JSON values.
 
@@ -47,14 +47,14 @@ def provenance_of(
         device: the torch device of this process.
         nodes: number of nodes: worker processes, or real devices.
         deployed: whether the nodes are real devices; their machines are not described.
-        flower: whether one of Flower's processes carries out the run, not the user's own.
+        engine: what carries it out: "process", "ray", or "flower" for one of Flower's processes, not the user's own.
 
     Returns:
         "command", "engine" ("process", "ray", "flower" for a plain ``flwr run``, "devices"), "workers" (the nodes),
         "versions", "machine" and, of simulated clients, the hash of their "data" (:func:`same_data`).
     """
-    told = json.loads(os.environ.get(COMMAND_VARIABLE) or "{}") if flower else _known_here()
-    engine = "devices" if deployed else "process" if not flower else "ray" if told else "flower"
+    told = json.loads(os.environ.get(COMMAND_VARIABLE) or "{}") if engine == "flower" else _known_here()
+    engine = "devices" if deployed else "ray" if engine == "flower" and told else engine
     packages = ["flwr", "torch", "numpy"] + ["ray"] * (engine in ("ray", "flower"))
     packages += ["opacus"] * (settings.privacy.unit == "example")
     return {

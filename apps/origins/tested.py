@@ -15,6 +15,9 @@ TESTED = {
 }
 """Versions by package, the lowest that ``pyproject.toml`` allows first, the newest of the registry last."""
 
+PYTHONS = ("3.11", "3.12", "3.13")
+"""Versions of Python that are supported, the lowest that ``pyproject.toml`` allows first."""
+
 
 def tested_line() -> str:
     """Return these versions in a line."""

@@ -4,9 +4,9 @@ These parts are ``[tool.flwr.app.config]`` in ``pyproject.toml``, which Flower n
 commands, networks, tasks and adapters in ``docs/configuration.md``, ``docs/methods/README.md``, ``docs/commands.md``,
 ``docs/models.md``, ``docs/tasks.md``, ``docs/adapters.md``, ``docs/attacks.md`` and ``docs/robust.md``; the facts at
 the head of each method's page; which methods a layer goes with, in the pages about layers; and the tables of
-``findings/README.md``, ``docs/surprises.md`` and ``docs/versions.md``. All stand between two marker lines; a test
-compares them with the declarations. A method without a page gets the beginning of one, and an entry in the navigation
-of ``mkdocs.yml``.
+``findings/README.md``, ``docs/surprises.md``, ``docs/versions.md``, ``docs/stability.md`` and ``docs/upgrading.md``.
+All stand between two marker lines; a test compares them with the declarations. A method without a page gets the
+beginning of one, and an entry in the navigation of ``mkdocs.yml``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from docs.generate.adapter_pages import adapter_table
 from docs.generate.command_pages import command_reference
 from docs.generate.finding_pages import findings_table, read_findings, surprises_tables
 from docs.generate.method_pages import index, new_page, read_page, with_facts, with_layers, with_pages
+from docs.generate.public_pages import public_tables
+from docs.generate.release_pages import upgrade_tables
 from docs.generate.robust_pages import attack_table, rule_table
 from docs.generate.task_pages import task_tables
 from docs.generate.version_pages import version_tables
@@ -96,6 +98,8 @@ def generated(root: Path) -> dict[Path, str]:
         docs / "attacks.md": (MARKDOWN_MARKS, attack_table()),
         docs / "robust.md": (MARKDOWN_MARKS, rule_table()),
         docs / "versions.md": (MARKDOWN_MARKS, version_tables()),
+        docs / "stability.md": (MARKDOWN_MARKS, public_tables(root)),
+        docs / "upgrading.md": (MARKDOWN_MARKS, upgrade_tables(root)),
         docs / "surprises.md": (MARKDOWN_MARKS, surprises_tables(findings)),
         root / "findings" / "README.md": (MARKDOWN_MARKS, findings_table(findings)),
         docs / "methods" / "README.md": (

@@ -6,7 +6,7 @@ import ast
 from importlib import import_module
 from pathlib import Path
 
-from florilegium.apps.origins.tested import DATE, TESTED
+from florilegium.apps.origins.tested import DATE, PYTHONS, TESTED
 
 _JOB = "tests/apps/engines/test_run.py::test_a_simulation_computes_what_the_same_code_computes_in_one_process"
 _FLOWER = (
@@ -38,6 +38,11 @@ _WORDS = {
     "all": "all of these but networks",
 }
 """What these tests are about."""
+_PYTHONS = (
+    "Python 3.12 and 3.13 passed the tests of all packages together, with Ray and on devices.",
+    "`make test-versions` repeats them.",
+)
+"""What was tested with other versions of Python."""
 
 PUBLIC = (
     "flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.client", "flwr.simulation",
@@ -59,6 +64,10 @@ INSIDE = {
         "tests/test_flower_inside.py::test_functions_take_the_arguments_that_they_are_given",
     ),
     "apps/engines/ray_simulation.py": ("`flwr run` in the same process", _JOB),
+    "benchmarks/peers/flower.py": (
+        "Flower's simulation with its former classes, beside ours",
+        "tests/test_flower_inside.py::test_functions_take_the_arguments_that_they_are_given",
+    ),
     "benchmarks/robust.py": (
         "Flower's robust rules, beside ours",
         "tests/test_flower_inside.py::test_functions_take_the_arguments_that_they_are_given",
@@ -91,8 +100,13 @@ def tested_table() -> str:
     """Return the table of tested versions."""
     rows = [f"| {package} | {', '.join(versions)} | {_WORDS[package]} |" for package, versions in TESTED.items()]
     rows.append(f"| all packages together | the lowest of each | {_WORDS['all']} |")
-    head = [f"All passed on {DATE} (Linux, Python 3.11).", "", "| package | versions | tests |", "|---|---|---|"]
-    return "\n".join([*head, *rows]) + "\n"
+    head = [
+        f"All passed on {DATE} (Linux, Python {PYTHONS[0]}).",
+        "",
+        "| package | versions | tests |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*head, *rows, "", *_PYTHONS]) + "\n"
 
 
 def inside_table() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -30,6 +32,25 @@ def test_an_apps_bundle_has_all_code(written: bool, tmp_path: Path) -> None:
     found = _names(write_app(tmp_path / "app") if written else ROOT)
     assert {"pyproject.toml", "florilegium/__init__.py"} <= found
     assert {f"florilegium/{name}" if written else name for name in files} <= found
+
+
+def test_a_written_app_is_what_flower_hub_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the checks with which ``flwr app publish`` begins: name, description, licence, numbers and sizes of files."""
+    publish = importlib.import_module("flwr.cli.app_cmd.publish")  # its package has a function of this name
+    app = write_app(tmp_path / "florilegium")
+    table = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert table["license"] == "Apache-2.0"
+    assert len(table["description"]) < 200
+    publish._validate_app_name(app.name, "folder")
+    publish._validate_description(table["description"])
+    files = publish._collect_file_paths(app)
+    publish._validate_files(files)
+    assert {app / name for name in ("LICENSE", "README.md", "pyproject.toml")} <= {*files}
+    assert {*app.rglob("*.py")} <= {*files}
+    skipped = {line.rpartition(".")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("Skip")}
+    assert skipped <= {"template", "j2"}  # of the command line
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        assert table["dependencies"] == tomllib.load(file)["project"]["dependencies"]  # no extra's
 
 
 @pytest.mark.parametrize("name", ["test_time.py", "time_test.py"])

