@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.ticker import LogLocator
 
-from florilegium.apps.origins.package import version_line
 from florilegium.apps.reports.html import Lead, write_html
 from florilegium.apps.reports.notes import notes
 from florilegium.apps.reports.pictures import colour, plain
-from florilegium.apps.reports.pools import GROUPS, ranges
+from florilegium.apps.reports.pools import GROUPS
 from florilegium.apps.reports.tables import shown
 from florilegium.apps.reports.writing import Report
 from florilegium.apps.runs.experiment import recipe_name
@@ -25,8 +23,8 @@ from florilegium.common.figures import ShownFigure
 from florilegium.common.pages import Table, write_page, write_picture
 from florilegium.research.board.carry_out import TABLE, Board
 from florilegium.research.board.entries import LEVEL, TARGET, Entry, entries, text_of
+from florilegium.research.board.made import made, options_of
 from florilegium.research.board.published import published
-from florilegium.strategies.folder.attempts import read_provenance
 from florilegium.strategies.folder.main_figure import MainFigure
 
 BEST = "best on test"
@@ -66,28 +64,9 @@ def write_board(board: Board, target: Path) -> Report:
 
 def _made(board: Board) -> str:
     """Return in words which command and version made the board's runs, when, where, and how to make a line of it."""
-    parts = [read_provenance(run.path)[-1] for run in board.section.runs]
-    days = sorted(part["start"][:10] for part in parts)
-    versions = dict.fromkeys(_version(part["versions"]) for part in parts)
-    machines = dict.fromkeys(
-        f"{part['machine'].get('processor')}, {part['workers']} worker processes" for part in parts
-    )
-    options = ["--seeds", ranges(board.seeds).replace(" ", "")]
-    for key, value in board.overrides.items():
-        if key != "runs-dir":
-            options += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-    whole = shlex.join(["florilegium", "board", board.recipe, *options])
+    options = options_of(board.seeds, board.overrides)
     single = shlex.join(["florilegium", "compare", "METHOD", "--recipe", board.recipe, "--tuned", TABLE, *options])
-    return (
-        f"Made on {' to '.join(dict.fromkeys((days[0], days[-1])))} by `{whole}` "
-        f"({'; '.join([*versions, *machines])}). "
-        f"A single line: `{single}`."
-    )
-
-
-def _version(versions: Mapping[str, Any]) -> str:
-    """Return a line with the package's version in a part of a run's provenance."""
-    return version_line(versions["florilegium"], versions["commit"] + "-dirty" * versions["modified"], versions["code"])
+    return f"{made([run.path for run in board.section.runs], board.recipe, options)} A single line: `{single}`."
 
 
 def _tuning(board: Board) -> str:

@@ -17,6 +17,7 @@ def ledger(
     output: Annotated[
         Path | None, typer.Option(help="folder for ledger.md and ledger.png (default: docs/results of the checkout)")
     ] = None,
+    html: Annotated[bool, typer.Option(help="also write ledger.html, whose tables sort and filter")] = False,
 ) -> None:
     """Compare every number in the papers with ours, give each a verdict, and count the verdicts."""
     from florilegium.apps.cli.tables import show
@@ -27,5 +28,9 @@ def ledger(
     root, found = checkout(), papers()
     folder = output or (root / "docs" / "results" if root else Path("report"))
     write_ledger(found, folder)
+    if html:
+        from florilegium.research.ledger.html_page import write_html_ledger
+
+        write_html_ledger(found, folder / "ledger.html")
     show(HEAD, summary(found))
     print(folder / "ledger.md")

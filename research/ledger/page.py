@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 from florilegium.common.pages import page_of, table_of, write_page, write_picture
+from florilegium.research.board.claims import CLAIMS, named
+from florilegium.research.board.claims import HEAD as CLAIM_HEAD
+from florilegium.research.board.claims import MEANING as CLAIMED
 from florilegium.research.ledger.records import Cell, Paper, Runs, Table
 from florilegium.research.ledger.verdicts import VERDICTS, counts, difference, orders, verdict
 
 HEAD = ("paper", "numbers", "with ours", *VERDICTS)
+ORDER = ("paper", "table", "column", "methods", "seeds", "Kendall τ", "p", "Spearman ρ")
+CLAIMS_OF = Path(__file__).parent / "claims"
+"""Folder of verdicts on claims, `<recipe>-claims.toml`, as boards of attacks and defences have written them."""
 MEANING = """\
 - *published*: as the paper prints it. What its ± means stands under each paper's heading.
 - *ours*: mean over the seeds ± standard error of that mean; without ± for one seed, or where only the mean is recorded.
@@ -52,12 +59,12 @@ def page(papers: Sequence[Paper]) -> str:
     """Return the page in Markdown."""
     overview = summary(papers)
     listed, ours, *kinds, _ = overview[-1][1:]
-    told = ", ".join(f"{count} {kind}" for kind, count in zip(VERDICTS, kinds, strict=False))
+    found = ", ".join(f"{count} {kind}" for kind, count in zip(VERDICTS, kinds, strict=False))
     linked = [[f"[{row[0]}](#{anchor(row[0])})", *row[1:]] for row in overview[:-1]]
     parts = [
         "# Ledger",
         "<!-- Written by `florilegium ledger` from research/ledger: change its files. -->",
-        f"{listed} numbers that the papers print, beside ours. For {ours} of them there is a value of ours: {told}. "
+        f"{listed} numbers that the papers print, beside ours. For {ours} of them there is a value of ours: {found}. "
         "For each of the others the page says why it was not run.",
         table_of(HEAD, [*linked, overview[-1]]),
         "![Measured against published values](ledger.png)",
@@ -68,18 +75,40 @@ def page(papers: Sequence[Paper]) -> str:
         "that all of them have. *p*: how often chance alone gives a τ as far from 0. With three or four methods no "
         "order differs from chance at 5 %, with five only the same order, or its reverse. Of one seed, p says nothing "
         "of other seeds.",
-        table_of(
-            ("paper", "table", "column", "methods", "seeds", "Kendall τ", "p", "Spearman ρ"),
-            [
-                [paper.published.title, order.table, order.column, str(order.n),
-                 ", ".join(map(str, order.seeds)) or "each its own", _signed(order.kendall),
-                 "" if math.isnan(order.p) else f"{order.p:.2g}", _signed(order.spearman)]
-                for paper in papers
-                for order in orders(paper)
-            ],
-        ),
+        table_of(ORDER, ordered(papers)),
+        "## Do claimed orders of defences hold?",
+        f"{CLAIMED} *Board*: the recipe of `florilegium board`, whose `<recipe>-claims.toml` has these rows.",
+        table_of(("board", *CLAIM_HEAD), _claims()),
     ]  # fmt: skip
     return page_of(*parts, *map(_paper, papers))
+
+
+def ordered(papers: Sequence[Paper]) -> list[list[str]]:
+    """Return a row for each order of methods that a paper claims and we have measured, as in ``ORDER``."""
+    return [
+        [paper.published.title, order.table, order.column, str(order.n),
+         ", ".join(map(str, order.seeds)) or "each its own", _signed(order.kendall),
+         "" if math.isnan(order.p) else f"{order.p:.2g}", _signed(order.spearman)]
+        for paper in papers
+        for order in orders(paper)
+    ]  # fmt: skip
+
+
+def _claims() -> list[list[str]]:
+    """Return a row for each claim of :data:`CLAIMS` and board that has tested it, or one that none has."""
+    files = sorted(CLAIMS_OF.glob("*-claims.toml"))
+    recorded = {path.stem.removesuffix("-claims"): tomllib.loads(path.read_text("utf-8")) for path in files}
+    rows = []
+    for claim in CLAIMS:
+        own = named(claim)
+        found = [
+            [f"`{recipe}`, {share}", *row]
+            for recipe, file in recorded.items()
+            for share, *row in file["verdicts"]
+            if row[: len(own)] == own
+        ]
+        rows += found or [["–", *own, "–", "not run"]]
+    return rows
 
 
 def anchor(heading: str) -> str:
@@ -127,17 +156,24 @@ def _made(runs: Runs) -> str:
 
 def _row(cell: Cell, used: list[Runs], results: str) -> list[str]:
     assert cell.measured
-    ours, runs = cell.measured, cell.measured.runs
-    text = ours.rounded(ours.mean) + ("" if ours.error is None else f" ± {ours.rounded(ours.error)}")
+    runs = cell.measured.runs
     number = 1 + next(at for at, known in enumerate(used) if known is runs)
     return [
-        cell.row, cell.column, cell.published.text, text, str(len(runs.seeds)), runs.budget,
-        _told(cell),
+        cell.row, cell.column, cell.published.text, ours_of(cell), str(len(runs.seeds)), runs.budget,
+        told(cell),
         f"[{number}]({results}#{anchor(runs.section)})",
     ]  # fmt: skip
 
 
-def _told(cell: Cell) -> str:
+def ours_of(cell: Cell) -> str:
+    """Return our value of a cell with its error; "" without one."""
+    ours = cell.measured
+    if ours is None:
+        return ""
+    return ours.rounded(ours.mean) + ("" if ours.error is None else f" ± {ours.rounded(ours.error)}")
+
+
+def told(cell: Cell) -> str:
     """Return the verdict of a cell with a value of ours, with the difference where it is not reproduced."""
     assert cell.measured
     said, found = verdict(cell), difference(cell)

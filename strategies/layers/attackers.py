@@ -46,7 +46,8 @@ def chosen(settings: ServerSettings, trainable: Mapping[str, str]) -> list[str]:
                 f"attackers: a share of {wanted:g} of {len(trainable)} clients is nobody; raise it"
             )
         drawn = numpy_generator(settings.seed, "attackers").choice(len(trainable), count, replace=False)
-        found = [[*trainable][place] for place in sorted(drawn)]
+        everyone = [*trainable]
+        found = [everyone[place] for place in sorted(drawn)]
     if len(found) == len(trainable):
         raise ConfigurationError("attackers: all clients that may train would attack; leave some of them honest")
     return found

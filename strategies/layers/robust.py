@@ -73,8 +73,12 @@ def check(settings: ServerSettings, gap: str) -> None:
 
 def least(settings: ServerSettings, cohort: int) -> int:
     """Return the smallest number of updates with which the run's rule tolerates those of ``cohort`` that may be bad."""
-    attackers, before = settings.tolerates(cohort), settings.robust
-    rows = RULES[settings.aggregation].least(attackers)
+    return least_rows(settings, settings.tolerates(cohort))
+
+
+def least_rows(settings: ServerSettings, attackers: int) -> int:
+    """Return the smallest number of rows, of which ``attackers`` are bad, with which the run's rule tolerates these."""
+    before, rows = settings.robust, RULES[settings.aggregation].least(attackers)
     if before.mixing == "bucketing":
         return (rows - 1) * before.bucket_size + 1
     return max(rows, 2 * attackers + 1) if before.mixing == "nearest-neighbours" else rows
@@ -134,6 +138,7 @@ class Combining:
         weights: their weights, (n,).
         lasting: that of :class:`Around`.
         trains: makes the server's own update; None: a new one does.
+        attackers: number of rows that may be bad; None: as the settings say of so many clients.
     """
 
     def __init__(
@@ -145,9 +150,10 @@ class Combining:
         *,
         lasting: bool = True,
         trains: Trusted | None = None,
+        attackers: int | None = None,
     ) -> None:
         s, kind = running.settings, RULES[running.settings.aggregation]
-        self._attackers, self._before = s.tolerates(len(clients)), s.robust
+        self._attackers, self._before = s.tolerates(len(clients)) if attackers is None else attackers, s.robust
         self._rule = kind(s.rule if isinstance(s.rule, kind.keys) else kind.keys(), self._attackers)
         self._weights = weights if kind.weighted else np.ones(len(clients))
         self._around = Around(running, exchange, clients, trains or Trusted(s), lasting=lasting)
@@ -190,6 +196,11 @@ class Robust(Layer):
         of = len(running.trainable())
         sizes = {running.asked(running.cohort_size(r), of) for r in range(1, s.rounds + 1)}
         for size in sorted(sizes):
+            if s.sums_of_groups and s.secure_groups < (needed := least(s, size)):
+                raise ConfigurationError(
+                    f"secure-groups: '{s.aggregation}' tolerates {s.tolerates(size)} attackers of {size} clients, each "
+                    f"in a group of its own, among {needed} groups or more (found: {s.secure_groups})"
+                )
             if size < (needed := least(s, size)):
                 mixed = "" if s.robust.mixing == "none" else f", robust.mixing = '{s.robust.mixing}'"
                 key, value = ("tolerated", s.tolerated) if s.tolerated >= 0 else ("attackers", s.attackers)
@@ -214,32 +225,40 @@ class Robust(Layer):
 
     def request(self, exchange: Exchange, request: Request) -> Request:
         """Return a request for single updates."""
-        return replace(request, reduce="deltas") if exchange.updates else request
+        return replace(request, reduce="deltas") if exchange.updates and self._sees_single else request
 
     def expect(self, exchange: Exchange, expected: Expected) -> Expected:
         """Return the checks of stacked updates."""
-        return replace(expected, stacked=True) if exchange.updates else expected
+        return replace(expected, stacked=True) if exchange.updates and self._sees_single else expected
 
     def settle(self, exchange: Exchange, outcome: Outcome) -> Outcome:
         """Return the outcome with the combined update in place of single ones, times the total weight."""
         if not exchange.updates or not outcome.clients:
             return outcome
-        started, s, count = time.perf_counter(), self._running.settings, len(outcome.clients)
-        if count < (needed := least(s, count)):
+        started, s = time.perf_counter(), self._running.settings
+        if self._sees_single:
+            rows, weights, attackers = outcome.clients, outcome.metrics["weight"], s.tolerates(len(outcome.clients))
+        else:  # each attacker of the cohort may have spoiled one group
+            rows = [f"group {number}" for number in range(1, len(outcome.groups) + 1)]
+            weights, attackers = np.array(outcome.groups), s.tolerates(len(exchange.cohort))
+        if len(rows) < (needed := least_rows(s, attackers)):
             log.warning(
-                "the model stays as it is: %d clients have replied, '%s' needs %d", count, s.aggregation, needed
-            )
-            return replace(outcome, arrays={n: np.zeros(a.shape[1:]) for n, a in outcome.arrays.items()})
-        found = Combining(
-            self._running, exchange, outcome.clients, outcome.metrics["weight"], trains=self._trusted
-        ).combined(outcome.arrays)
-        if found.excluded is not None:
+                "the model stays as it is: %d %s have replied, '%s' needs %d",
+                len(rows), "clients" if self._sees_single else "groups", s.aggregation, needed,
+            )  # fmt: skip
+            still = {name: np.zeros(array.shape[1:]) for name, array in outcome.arrays.items()}
+            return replace(outcome, arrays=still, groups=())
+        found = Combining(self._running, exchange, rows, weights, trains=self._trusted, attackers=attackers).combined(
+            outcome.arrays
+        )
+        if found.excluded is not None and self._sees_single:
             for client in [client for client, out in zip(outcome.clients, found.excluded, strict=True) if out]:
                 self._excluded[client] = self._excluded.get(client, 0) + 1
         self._present += len(self._attackers & {*outcome.clients})
         self._rounds += 1
         self._seconds += time.perf_counter() - started
-        return replace(outcome, arrays={name: array * outcome.weight for name, array in found.update.items()})
+        arrays = {name: array * outcome.weight for name, array in found.update.items()}
+        return replace(outcome, arrays=arrays, groups=())
 
     def facts(self) -> dict[str, Any]:
         """Return what is counted, for checkpoints."""
@@ -268,6 +287,11 @@ class Robust(Layer):
         return {"robust": found}
 
     # --------------------------------------------------------------------------------------- details
+
+    @property
+    def _sees_single(self) -> bool:
+        """Whether the rule sees single clients' updates rather than means of groups."""
+        return not self._running.settings.sums_of_groups
 
     @cached_property
     def _attackers(self) -> frozenset[str]:

@@ -62,6 +62,7 @@ class Task:
         shapes: names and shapes of the arrays that each client returns.
         reports: the numbers that clients may report.
         noise: standard deviation of the noise that each client adds to its update.
+        colluding: number of the cohort that may collude with the server; None: as ``secure-colluding`` says.
         mark: the request that masked vectors must be a reply to, if they name one.
         messages: makes the messages of stage ``mask``, given the clients of each node and the terms for some clients.
     """
@@ -77,14 +78,22 @@ class Task:
     shapes: Mapping[str, tuple[int, ...]]
     reports: Reports
     noise: float
+    colluding: int | None
     mark: str
     messages: Callable[[Mapping[int, Sequence[str]], Callable[[Sequence[str]], Terms]], Sequence[Message]]
 
 
-def plan_for(settings: ServerSettings, parties: int) -> Plan:
-    """Return the parameters of a secure sum of a cohort of this size; :class:`ImpossibleError` if it is too small."""
+def plan_for(settings: ServerSettings, parties: int, colluding: int | None = None) -> Plan:
+    """Return the parameters of a secure sum of a cohort of this size; :class:`ImpossibleError` if it is too small.
+
+    Args:
+        settings: the run's configuration.
+        parties: the size.
+        colluding: number of them that may collude with the server; None: as ``secure-colluding`` says.
+    """
     s = settings
-    return plan(parties, s.secure_colluding, s.secure_vanishing, s.secure_failure, deviating=s.secure_deviating)
+    share = s.secure_colluding if colluding is None else colluding / max(parties, 1)
+    return plan(parties, share, s.secure_vanishing, s.secure_failure, deviating=s.secure_deviating)
 
 
 @dataclass(frozen=True)
@@ -202,7 +211,7 @@ class SecureExchange:
         self._name(dict.fromkeys(sorted(shared_keys(public)), "it has the same public key as another"))
         public = {party: own for party, own in public.items() if self._task.cohort[party] not in self.named}
         self._check_enough(len(public))
-        self.plan = plan_for(self._settings, len(public))
+        self.plan = plan_for(self._settings, len(public), self._task.colluding)
         self.exposed += self.plan.exposed
         tally = Tally(self._token, self.plan, public, entry.certificates)
         self._stage("shares", tally.introductions(), tally.take_shares)

@@ -48,6 +48,10 @@ class SecureRecord:
             noted["exposed"] = noted.get("exposed", 0.0) + exchange.exposed
             noted["one_kind"] = min(noted.get("one_kind", True), plan.one_kind)
 
+    def meet(self, chance: float) -> None:
+        """Add the probability that more clients that collude meet in a group than its sum is planned for."""
+        self._noted["exposed"] = self._noted.get("exposed", 0.0) + chance
+
     def facts(self) -> dict[str, Any]:
         """Return the record for checkpoints; JSON values."""
         return dict(self._noted)

@@ -50,11 +50,15 @@ class Slots:
         self.mechanism = MECHANISMS[kind](period, rounds)
         self._seed = seed
         self._streams: dict[str, _Stream] = {}
+        self._slots: dict[str, int] = {}
 
     def members(self, clients: Sequence[str], number: int) -> list[str]:
         """Return those of ``clients`` whose slot is that of round ``number``."""
-        period = self.mechanism.period
-        return [client for client in clients if entropy(self._seed, "slot", client) % period == number % period]
+        period, slots = self.mechanism.period, self._slots
+        for client in clients:
+            if client not in slots:  # a hash of each of a million clients would take longer than a round
+                slots[client] = entropy(self._seed, "slot", client) % period
+        return [client for client in clients if slots[client] == number % period]
 
     def charge(self, phase: str, number: int) -> float:
         """Return by how much a release of ``phase`` in round ``number`` raises the phase's squared sensitivity."""

@@ -108,7 +108,7 @@ def test_the_page_names_the_command_and_the_version_of_its_runs() -> None:
         recipe="my board.toml", seeds=[1, 2, 3], overrides=overrides, section=SimpleNamespace(runs=runs)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("florilegium.research.board.page.read_provenance", lambda path: [parts[path.name]])
+        patch.setattr("florilegium.research.board.made.read_provenance", lambda path: [parts[path.name]])
         words = _made(board)
     assert words.startswith("Made on 2026-01-31 to 2026-02-01 by ")
     assert "(florilegium 9 (commit abc, code 12); florilegium 9 (commit def-dirty, code 12); P, 1 worker" in words

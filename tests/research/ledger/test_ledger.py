@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 from scipy.stats import kendalltau, sem, ttest_1samp, ttest_ind_from_stats
 from typer.testing import CliRunner
 
@@ -19,6 +20,7 @@ from florilegium.apps.cli.options import read_seeds
 from florilegium.apps.runs.experiment import read_layers, read_recipe
 from florilegium.apps.runs.recipes import table_names
 from florilegium.common.errors import ConfigurationError
+from florilegium.research.board.claims import CLAIMS, named
 from florilegium.research.ledger.page import HEAD, anchor, page, summary
 from florilegium.research.ledger.records import Cell, Measured, Paper, Published, Runs, Unit, papers, read_paper
 from florilegium.research.ledger.verdicts import counts, difference, orders, verdict
@@ -343,9 +345,31 @@ def test_anchors_are_those_of_github() -> None:
     )
 
 
-def test_the_command_writes_page_and_picture(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["ledger", "--output", str(tmp_path)])
+def test_the_command_writes_page_and_picture(tmp_path: Path, ledger: list[Paper]) -> None:
+    done = CliRunner().invoke(cli, ["ledger", "--html", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "ledger.md").read_text(encoding="utf-8").startswith("# Ledger\n")
     assert (tmp_path / "ledger.png").read_bytes().startswith(b"\x89PNG")
     assert done.output.startswith("\t".join(HEAD))
+    page = (tmp_path / "ledger.html").read_text(encoding="utf-8")
+    numbers = page.partition("<h2>Every number</h2>")[2]
+    listed = sum(len(paper.cells) for paper in ledger)
+    assert numbers.count('<th role="rowheader"') == listed
+    assert numbers.count('data-label="verdict">not run<') == sum(
+        cell.measured is None for p in ledger for cell in p.cells
+    )
+
+
+def test_claims_of_defences_have_the_verdicts_that_boards_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = CLAIMS[0]
+    row = ["20% attackers", *named(first), "+0.100 ± 0.050", "holds"]
+    (tmp_path / "under-attack-claims.toml").write_text(tomli_w.dumps({"seeds": [1, 2, 3], "verdicts": [row]}))
+    monkeypatch.setattr("florilegium.research.ledger.page.CLAIMS_OF", tmp_path)
+    lines = page([]).split("## Do claimed orders of defences hold?")[1].splitlines()
+    told = [line for line in lines if line.endswith(("| holds |", "| not run |"))]
+    cells = ["`under-attack`, 20% attackers", *named(first), "+0.100 ± 0.050", "holds"]
+    assert told[0] == f"| {' | '.join(cells)} |"
+    assert len(told) == len(CLAIMS)
+    assert all(line.startswith("| – |") for line in told[1:])

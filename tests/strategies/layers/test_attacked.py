@@ -15,6 +15,7 @@ from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.results import read_clients, read_summary
 from florilegium.strategies.folder.run_folder import read_checkpoint
+from tests.liars import Devices
 from tests.runs import Runs
 from tests.strategies.layers.test_robust import KEYS
 from tests.support import assert_rounded
@@ -107,6 +108,17 @@ def test_with_private_clients_attackers_poison_data_alone(run: Runs) -> None:
         run("refused", attack="inner-product", **private)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("attack", ["label-flip", "sign-flip"])
+def test_accounts_of_private_examples_are_those_of_a_run_without_attackers(run: Runs, attack: str) -> None:
+    """Each account is a client's own: what others do with data or updates is no release of its examples."""
+    keys: dict[str, Value] = {"privacy.unit": "example", "privacy.noise-multiplier": 1.0, "rounds": 2}
+    honest = {line["client"]: line["epsilon"] for line in read_clients(run("honest", **keys))}
+    attacked = {line["client"]: line["epsilon"] for line in read_clients(run("attacked", attack=attack, **keys))}
+    assert len(attacked) == 6
+    assert all(float(cost) > 0 and cost == honest[client] for client, cost in attacked.items())
+
+
 @pytest.mark.parametrize(
     ("keys", "wrong"),
     [
@@ -122,6 +134,11 @@ def test_with_private_clients_attackers_poison_data_alone(run: Runs) -> None:
         ({"attack": "min-max", "attack-knows": "own"}, "attack-knows: 'min-max' works with 'attackers' or more"),
         ({"secure-aggregation": True, "max-update-norm": 10.0}, "replaces single updates, and does not go with secure"),
         ({"attack": "label-flip", "dataset": "synthetic-linear"}, "'label-flip' changes classes"),
+        (
+            {"attack": "backdoor", "dataset": "shakespeare", "model": "char-lstm", "partitioner": "natural"},
+            "'backdoor' changes numbers, and 'shakespeare' has texts",
+        ),
+        ({"buffers": "first"}, "replaces single updates, and does not go with buffers = 'first'"),
         ({"aggregation": "krum", "attackers": 3}, "'krum' with attackers = 3 needs 9 clients"),
         ({"aggregation": "bulyan", "attackers": 0.25}, "'bulyan' with attackers = 0.25 needs 11 clients"),
         ({"aggregation": "krum", "tolerated": 3}, "'krum' with tolerated = 3 needs 9 clients"),
@@ -130,6 +147,12 @@ def test_with_private_clients_attackers_poison_data_alone(run: Runs) -> None:
 def test_what_cannot_be_is_refused_before_the_run(run: Runs, keys: dict[str, Value], wrong: str) -> None:
     with pytest.raises(ConfigurationError, match=wrong):
         run("refused", **{"attack": "sign-flip", **keys})
+
+
+def test_devices_do_not_attack_by_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[str, Value] = {**KEYS, "num-clients": 3, "seed": 3}
+    with pytest.raises(ConfigurationError, match="attack: 'label-flip' is for simulations; set it to 'none' on dev"):
+        Devices(tmp_path, keys, monkeypatch).told("refused", attack="label-flip", attackers=1)
 
 
 @pytest.mark.parametrize("method", ["local", "ifca", "fedproto"])

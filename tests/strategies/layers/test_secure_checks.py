@@ -32,7 +32,7 @@ def _exchange(
         raise AskedError(terms([names[0]]))
 
     examples = dict.fromkeys(names, 8.0)
-    task = Task(names, {1: names}, "run", "0", examples, arrays, norm, exact, {}, {}, noise, "", messages)
+    task = Task(names, {1: names}, "run", "0", examples, arrays, norm, exact, {}, {}, noise, None, "", messages)
     keys: dict[str, Value] = {"weighting": "examples", "secure_aggregation": True, "max_update_norm": norm}
     return SecureExchange(settings(**keys), None, task, deployed=False)  # type: ignore[arg-type]
 

@@ -14,6 +14,7 @@ import pytest
 from flwr.app import Message
 
 from florilegium.clients.core import secure_layout
+from florilegium.clients.core.own_files import OwnFiles
 from florilegium.clients.layers import secure
 from florilegium.clients.layers.secure import SECRETS, VECTOR
 from florilegium.common.errors import RunError
@@ -166,7 +167,7 @@ def test_of_three_none_can_be_left_out(devices: Devices, lying: Callable[[str], 
 
 
 def test_no_vector_is_masked_a_third_time(tmp_path: Path) -> None:
-    own = secure.Secrets(tmp_path / SECRETS)
+    own = secure.Secrets(OwnFiles.alone(tmp_path))
     vector = Vector(np.arange(3, dtype=np.uint64), np.arange(5, dtype=np.uint32))
     own.keep(b"t" * 16, vector)
     with pytest.raises(RunError, match="no vector of this exchange"):
