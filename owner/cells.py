@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from florilegium.common.errors import ConfigurationError
 from florilegium.common.settings import NAME
 from florilegium.owner.confine.cell import Cell
 from florilegium.owner.denied import DeniedError
@@ -71,17 +74,29 @@ class Cells:
         """
         if run and not re.fullmatch(NAME, run):
             raise DeniedError("message", f"'{run[:80]}' is not the name of a run")
-        scratch = self.scratch(run_id)
+        scratch, user = self.scratch(run_id), _ids(policy.limits.user)
         writable = [self.state / name for name in (*_SHARED, *([run] if run else []))]
         for folder in (scratch, *writable):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         place = self.place()
+        if user is not None and os.geteuid() == 0:
+            self._hand_over([scratch, *writable, *([self.view.folder] if self.view else [])], *user)
         readable = [str(path.resolve()) for path in (*self.readable, *([place] if place else []))]
         limits = policy.limits
         return Cell(
             tuple(readable), tuple(map(str, writable)), str(scratch), limits.memory, limits.disk, limits.files,
-            limits.processes, policy.strict,
+            limits.processes, policy.strict, user,
         )  # fmt: skip
+
+    def _hand_over(self, folders: Sequence[Path], user: int, group: int) -> None:
+        """Make folders, and all in them, a user's own, who may pass those above; links in them are not followed."""
+        for above in (self.state, self.state / _SCRATCH):
+            above.chmod(stat.S_IMODE(above.stat().st_mode) | stat.S_IXOTH)  # not list
+        for folder in folders:
+            os.chown(folder, user, group)
+            for place, inner, files in os.walk(folder):
+                for name in (*inner, *files):
+                    os.chown(Path(place) / name, user, group, follow_symlinks=False)
 
     def scratch(self, run_id: int) -> Path:
         """Return the folder for a run's temporary files."""
@@ -111,18 +126,36 @@ class Cells:
         return check
 
 
+def _ids(name: str) -> tuple[int, int] | None:
+    """Return the ids of a user and its group; None if there is no name.
+
+    Raises:
+        ConfigurationError: if this system has no such user.
+    """
+    if not name:
+        return None
+    import pwd  # not on Windows
+
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigurationError(
+            f"limits.user: this system has no user '{name}'; make one (useradd --system --no-create-home {name}), or "
+            "leave the line out"
+        ) from None
+    return found.pw_uid, found.pw_gid
+
+
 def _size(folder: Path) -> int:
     """Return the bytes that the files of a folder take on disk."""
-    return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in _entries(folder))
+    return 512 * sum(_blocks(folder))
 
 
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _entries(Path(entry.path))
-                else:
-                    yield entry
-    except OSError:
-        return  # a run removes files at the same time
+def _blocks(folder: Path) -> Iterator[int]:
+    with suppress(OSError), os.scandir(folder) as entries:  # a run removes files and folders at the same time
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _blocks(Path(entry.path))
+            else:
+                with suppress(FileNotFoundError):
+                    yield entry.stat(follow_symlinks=False).st_blocks

@@ -98,6 +98,7 @@ class Limits(Section):
         seconds: the longest time that a request may take.
         memory: MB that a run's processes may each hold; disk: MB that they may keep.
         files: open files; processes: 0: a run starts none, only threads; else it may.
+        user: name of the system's user as whom a run's processes work; "": the supervisor's.
     """
 
     until: datetime.date
@@ -109,6 +110,7 @@ class Limits(Section):
     disk: int = Field(4096, ge=1)
     files: int = Field(1024, ge=64)
     processes: int = Field(0, ge=0)
+    user: str = ""
 
 
 class Budget(Section):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from florilegium.apps.devices.flower_inside import installed_app
@@ -121,26 +121,29 @@ class Resident:
                 since a part of a reply may be left in its socket.
         """
         self._busy = True
-        guard = Guard(check, self._stop) if check else nullcontext()
         try:
-            with guard:
-                self._connection.send((message, context))
-                wait([self._connection, self._process.sentinel])
-                if not self._connection.poll():
-                    raise EOFError
-                reply, state = receive(self._connection, message, self._most)
-        except (EOFError, OSError) as error:
-            self._process.join(_GRACE)  # its code says how it has ended
-            self.end()
-            raise DiedError(_death(self._process.exitcode)) from error
-        except FrameError as error:
-            self.end()
-            raise DiedError(f"the device's process has failed: {error}") from error
+            with Guard(check, self._stop) if check else nullcontext():  # what the check raises is not the process's end
+                reply, state = self._exchange(message, context)
         except BaseException:
             self.end()
             raise
         self._busy = False
         return reply, replace(context, state=state)
+
+    def _exchange(self, message: Message, context: Context) -> tuple[Message, RecordDict]:
+        """Return the reply and the state; raise :class:`DiedError` if the process dies."""
+        try:
+            self._connection.send((message, context))
+            wait([self._connection, self._process.sentinel])
+            if not self._connection.poll():
+                raise EOFError
+            return receive(self._connection, message, self._most)
+        except (EOFError, OSError) as error:
+            self._process.join(_GRACE)  # its code says how it has ended
+            self.end()
+            raise DiedError(_death(self._process.exitcode)) from error
+        except FrameError as error:
+            raise DiedError(f"the device's process has failed: {error}") from error
 
     def _stop(self) -> None:
         """End the process by force, and whoever waits for what it sends."""

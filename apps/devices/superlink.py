@@ -38,6 +38,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.start_client_internal import _verify_fab
 
 from florilegium.apps.devices.resident import App
+from florilegium.clients.core.joining import OWN, apart, is_joined, together
 from florilegium.strategies.exchange.flower_inside import FIRST_RETRY, ObjectTree, name_message
 
 log = logging.getLogger("flwr")
@@ -137,6 +138,7 @@ class Link:
         self.node, self._receive, self._send, self._get_run, self._get_fab, *rest = functions
         self._pull_object, self._push_object, self._confirm = rest
         self._node_config, self._trusted = dict(node_config), trusted
+        self._joined = set[str]()  # ids of messages that came with joined records, whose replies are sent so too
 
     def receive(self) -> tuple[Message, ObjectTree] | None:
         """Return the next message, still without its content, and the tree of its objects; None if there is none."""
@@ -156,6 +158,9 @@ class Link:
         whole = inflate_object_from_contents(tree.object_id, contents)
         assert isinstance(whole, Message), f"the SuperLink sent a {type(whole).__name__} in place of a message"
         name_message(whole, tree.object_id)
+        if is_joined(whole.content):
+            self._joined.add(tree.object_id)
+            whole.content = apart(whole.content)
         return whole
 
     def app(self, run_id: int, trust: Callable[[int, bytes], None]) -> tuple[App, Context, str] | None:
@@ -179,7 +184,10 @@ class Link:
 
     def send(self, reply: Message, seconds: float) -> None:
         """Send a reply, which took ``seconds`` to compute."""
-        run = reply.metadata.run_id
+        run, asked = reply.metadata.run_id, reply.metadata.reply_to_message_id
+        if asked in self._joined and reply.has_content():
+            reply.content = together(reply.content, OWN)
+        self._joined.discard(asked)
         name_message(reply, reply.object_id)
         with no_object_id_recompute():
             wanted, session = self._send(reply, get_object_tree(reply), seconds)

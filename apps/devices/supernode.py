@@ -111,7 +111,7 @@ class Answers:
         self._states: dict[int, RecordDict] = {}  # what apps keep, by series of runs, as in Flower
 
     def give(self, message: Message, tree: ObjectTree) -> None:
-        """Answer one message. An error here is logged, and the SuperLink waits for the answer in vain."""
+        """Answer one message. If it cannot be fetched or sent, that is logged, and the SuperLink waits in vain."""
         about = message.metadata
         log.info("run %d, round %s: %s", about.run_id, about.group_id or "-", about.message_type)
         try:
@@ -146,6 +146,10 @@ class Answers:
             return Message(self._owner.leave(message, asked, reply.content), reply_to=message)
         except DeniedError as error:
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, self._owner.told(error)), reply_to=message)
+        except Exception:  # of the device itself, such as a damaged account: the server need not wait for its timeout
+            log.exception("message %s was not carried out", message.metadata.message_id)
+            said = "the device has failed; its log says why"
+            return Message(Error(ErrorCode.CLIENT_APP_CRASHED, said), reply_to=message)
 
     def _carried_out(self, message: Message, run: _Run) -> Message:
         """Have the process of a run carry out a message; if it dies, the reply is an error."""

@@ -7,10 +7,11 @@ import resource
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from florilegium.owner.confine import landlock, namespaces, seccomp
-from florilegium.owner.confine.system import gain_no_privileges
+from florilegium.owner.confine.system import become, gain_no_privileges
 
 _SYSTEM = (
     "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/etc/group",
@@ -41,6 +42,7 @@ class Cell:
         files: number of open files.
         processes: number of child processes; 0: none, only threads.
         strict: whether it ends if a part cannot be enforced.
+        user: ids of the user and group as whom it works; None: as its parent.
     """
 
     readable: tuple[str, ...]
@@ -51,6 +53,12 @@ class Cell:
     files: int
     processes: int
     strict: bool
+    user: tuple[int, int] | None = None
+
+    @property
+    def changes_user(self) -> bool:
+        """Whether it is for another user than that of this process."""
+        return self.user not in (None, (os.geteuid(), os.getegid()))
 
     def enter(self) -> list[str]:
         """Lock this process in, for ever; return what could not be enforced. Call it before any code of a run.
@@ -61,7 +69,7 @@ class Cell:
         before = dict(os.environ)
         os.environ.clear()
         os.environ.update(_own_environment(before, self.scratch))
-        missing = namespaces.enter()
+        missing = list[str]()
         for what, lock in self._locks():
             try:
                 missing += lock() or []
@@ -76,7 +84,10 @@ class Cell:
         shared = [_SHARED_MEMORY] if self.processes else []
         readable = [*_SYSTEM, *_python(), *self.readable]
         writable = [*_DEVICES, *shared, *self.writable, self.scratch]
+        other = [("another user", partial(become, *self.user))] if self.user and self.changes_user else []
         return [
+            *other,
+            ("namespaces", namespaces.enter),
             ("limits", self._limit),
             ("no new privileges", gain_no_privileges),
             ("files (Landlock)", lambda: landlock.restrict(readable, writable)),

@@ -46,6 +46,18 @@ def gain_no_privileges() -> None:
     control(_NO_NEW_PRIVILEGES, 1)
 
 
+def become(user: int, group: int) -> None:
+    """Go on as another user, for ever, and without the rights of further groups.
+
+    Raises:
+        OSError: if this process has not the rights to do so.
+    """
+    os.setgroups([])
+    os.setgid(group)
+    os.setuid(user)
+    control(_DUMPABLE, 1)  # else the process may not map its user into a namespace of its own
+
+
 def machine() -> str:
     """Return the machine's architecture, such as ``x86_64``."""
     return platform.machine()

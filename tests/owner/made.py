@@ -58,6 +58,39 @@ phase = "test"
 reduce = "sum"
 figures = ["accuracy"]
 """
+DEVICE = """
+version = 1
+tell = "line"
+[apps]
+any = true
+[runs]
+accounts = ["any"]
+methods = ["fedavg"]
+free = ["dataset", "num-clients", "seed", "participation", "local-epochs", "batch-size", "evaluate-every",
+        "start-timeout", "runs-dir", "run-name", "min-success"]
+[runs.keys]
+rounds = { max = 2 }
+[data]
+rows = 20
+columns = ["any"]
+[limits]
+until = 2099-12-31
+hours = ["00:00-24:00"]
+run-bytes = 10_000_000
+day-bytes = 10_000_000
+[[reply]]
+phase = "train"
+reduce = "delta"
+norm = 10.0
+figures = ["loss"]
+bytes = 1_000_000
+[[reply]]
+phase = "test"
+reduce = "sum"
+figures = ["loss", "accuracy"]
+times = 3
+"""
+"""The whole policy of a device that trains in real runs."""
 
 
 def made(folder: Path, text: str = HEAD + TRAIN + TEST) -> Home:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from florilegium.apps.settings.configuration import defaults
 from florilegium.common.errors import ConfigurationError
 from florilegium.owner.cells import Cells
+from florilegium.owner.confine import cell as cell_module
 from florilegium.owner.confine import landlock, namespaces, seccomp
 from florilegium.owner.confine.cell import Cell, kept_environment
 from florilegium.owner.confine.probe import probe
@@ -60,6 +67,28 @@ def test_what_is_not_enforced_is_found_by_trying(tmp_path: Path, secret: Path, m
         assert "a namespace of the network" in "; ".join(probe(_cell(tmp_path), secret))
 
 
+def test_a_file_may_vanish_while_the_files_of_a_run_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells, scan = Cells(tmp_path / "state", None, None, []), os.scandir
+    home = cells.scratch(7)
+    (home / "inner").mkdir(parents=True)
+    for name, size in (("gone", 1_000_000), ("kept", 3_000_000), ("inner/kept", 2_000_000)):
+        (home / name).write_bytes(b"x" * size)
+    limits = made(tmp_path / "owner", HEAD.replace("[limits]", "[limits]\ndisk = 4") + TRAIN).policy().limits
+
+    @contextmanager
+    def vanishing(folder: str | Path) -> Iterator[list[os.DirEntry[str]]]:
+        with scan(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        (home / "gone").unlink(missing_ok=True)
+        yield found
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    with pytest.raises(DeniedError, match="the run keeps 5 MB; at most 4"):
+        cells.watch(7, "", limits)()
+
+
 def test_a_strict_policy_needs_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seccomp, "restrict", _refused)
     cells = Cells(tmp_path / "state", tmp_path / "data", None, [])
@@ -86,6 +115,62 @@ print("has gone on", flush=True)
     assert done.returncode == 1
     assert "strict" in done.stderr
     assert not done.stdout
+
+
+def _as(user: str, tmp_path: Path) -> Cells:
+    cells = Cells(tmp_path / "state", tmp_path / "data", None, [])
+    policy = HEAD.replace("[limits]", f'[limits]\nuser = "{user}"')
+    Keeper(made(tmp_path / "owner", policy + TRAIN), CLIENT, defaults(), cells, lambda: NOW)
+    return cells
+
+
+def test_a_run_may_be_another_user(secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of root goes on as a user who owns nothing but its folders; any other has not the right to."""
+    monkeypatch.setattr(cell_module, "_python", list)  # root's own Python may be closed to others
+    with TemporaryDirectory() as name:
+        scratch = Path(name) / "scratch"
+        scratch.mkdir()
+        Path(name).chmod(0o755)  # pytest's own folders are closed to other users
+        cell = replace(_cell(Path(name)), user=(4242, 4243))
+        if os.geteuid() != 0:
+            assert "another user (Operation not permitted)" in probe(cell, secret)
+            return
+        with pytest.raises(ConfigurationError, match=f"a user who .*cannot write to {scratch}"):
+            probe(cell, secret)
+        os.chown(scratch, 4242, 4243)
+        if (child := os.fork()) == 0:
+            try:
+                missing = cell.enter()
+                told = f"{os.getresuid()} {os.getresgid()} {os.getgroups()} {missing}"
+                (scratch / "told").write_text(told)
+                os.setuid(0)  # it cannot go back
+                (scratch / "told").write_text("root again")
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert (scratch / "told").read_text() == "(4242, 4242, 4242) (4243, 4243, 4243) [] []"
+        assert (scratch / "told").stat().st_uid == 4242
+
+
+def test_the_folders_of_a_run_are_its_users(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        with pytest.raises(ConfigurationError, match="has no user 'nobody-knows'"):
+            _as("nobody-knows", tmp_path)
+        return
+    found = pwd.getpwnam("nobody")
+    policy = made(tmp_path / "owner", HEAD.replace("[limits]", '[limits]\nuser = "nobody"')).policy()
+    cells = Cells(tmp_path / "state", None, None, [])
+    (tmp_path / "state" / "trial").mkdir(parents=True, mode=0o700)
+    (tmp_path / "state" / "trial" / "head").write_text("of an earlier run")
+    (tmp_path / "state" / "trial" / "link").symlink_to(tmp_path / "owner")
+    cell = cells.cell(1, "trial", policy)
+    assert cell.user == (found.pw_uid, found.pw_gid)
+    for place in (*cell.writable, cell.scratch, tmp_path / "state" / "trial" / "head"):
+        assert Path(place).stat().st_uid == found.pw_uid
+    assert (tmp_path / "owner").stat().st_uid == 0
+    assert (tmp_path / "state").stat().st_uid == 0
+    with pytest.raises(ConfigurationError, match="has no user 'nobody-knows'"):
+        _as("nobody-knows", tmp_path)
 
 
 def test_the_name_of_a_run_is_no_path(tmp_path: Path) -> None:

@@ -180,6 +180,60 @@ def test_a_rogue_and_a_double_change_nothing(here: Site) -> None:
     assert all(words in line["reason"] for words, line in zip(said, lines, strict=True)), lines
 
 
+ATTACKER = '''
+"""A device whose owner attacks: it returns five times the negative of what it has trained."""
+from dataclasses import replace
+import numpy as np
+from sklearn.datasets import load_digits
+from florilegium.clients.core.base import BaseClient
+from florilegium.clients.core.phases import phase
+
+honest = BaseClient.train
+
+@phase
+def train(self, arrays):
+    received = {name: array.copy() for name, array in arrays.items()}
+    answer = honest(self, arrays)
+    return replace(answer, arrays={name: a - 5 * (answer.arrays[name] - a) for name, a in received.items()})
+
+BaseClient.train = train
+
+def rows():
+    digits = load_digits()
+    yield digits.images[:400, :, :, None].astype(np.uint8), digits.target[:400]
+'''
+
+
+@pytest.mark.long
+def test_a_supernode_that_attacks_does_not_move_a_median(here: Site) -> None:
+    """Of three updates every entry of the median lies between the two honest ones; the mean's lie outside."""
+    (here.folder / "attacker").mkdir()
+    (here.folder / "attacker" / "attacking_device.py").write_text(ATTACKER)
+    here.start_node("attacker", "attacking_device:rows", PYTHONPATH=here.folder / "attacker")
+    keys = {**KEYS, "method": "fedavg", "rounds": 1, "num-clients": CLIENTS + 1, "attackers": 1}
+    robust, plain = here.run("robust", **keys, aggregation="median"), here.run("plain", **keys)
+    here.cut_power("attacker")
+    single = [_alone(here, client, robust.parent) for client in range(CLIENTS)]
+    for path, safe in ((robust, True), (plain, False)):
+        inside = [
+            (array >= np.minimum(*own) - 1e-5) & (array <= np.maximum(*own) + 1e-5)
+            for name, array in read_checkpoint(path).arrays.items()
+            for own in [[arrays[name] for arrays in single]]
+        ]
+        assert all(entries.all() for entries in inside) == safe
+    assert not (robust / "failures.jsonl").exists()
+
+
+def _alone(here: Site, client: int, runs: Path) -> Mapping[str, np.ndarray]:
+    """Return the model after a round of one of the honest clients, in this process."""
+    name = f"alone-{client}"
+    node = {"client-id": str(client), "data-path": str(here.folder / "data" / str(client)),
+            "state-dir": str(here.folder / name)}  # fmt: skip
+    keys = {**KEYS, "method": "fedavg", "rounds": 1, "num-clients": 1, "run-name": name, "runs-dir": str(runs)}
+    run_app(config(**keys), [node])
+    return read_checkpoint(runs / name).arrays
+
+
 def _after(number: int) -> Callable[[Mapping[str, object]], bool]:
     return lambda status: status["round"] >= number or status["state"] == "completed"
 

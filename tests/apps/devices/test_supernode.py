@@ -30,7 +30,8 @@ from florilegium.apps.cli.app import cli
 from florilegium.apps.devices import flower_inside, superlink, supernode
 from florilegium.apps.devices.resident import App, DiedError, Resident
 from florilegium.apps.devices.supernode import Answers
-from florilegium.common.errors import ConfigurationError
+from florilegium.apps.devices.unasked import Unasked
+from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.exchange.flower_inside import FIRST_RETRY, ErrorCode, identify, shorten_waits
@@ -65,6 +66,8 @@ def train(message, context):
         os.kill(os.getpid(), signal.SIGKILL)
     if wish == "sleep":
         pathlib.Path(os.environ["PID_FILE"]).write_text(str(os.getpid()))
+        time.sleep(300)
+    if wish == "wait":
         time.sleep(300)
     if wish == "pool":
         with multiprocessing.Pool(1) as pool:
@@ -187,6 +190,16 @@ def test_a_death_is_told_with_its_reason(tmp_path: Path, started: list[Resident]
         started[0].answer(_message("die"), _context())
 
 
+def test_a_check_that_fails_is_not_the_death_of_the_process(tmp_path: Path, started: list[Resident]) -> None:
+    def check() -> None:
+        raise FileNotFoundError("the account is gone")
+
+    started.append(Resident(_app(tmp_path, "one")))
+    with pytest.raises(FileNotFoundError, match="the account is gone"):
+        started[0].answer(_message("wait"), _context(), check)
+    assert not started[0].alive
+
+
 class _Link:
     """A SuperLink that sends what a test wants."""
 
@@ -234,6 +247,16 @@ def test_a_death_costs_one_message_and_runs_have_processes_of_their_own(tmp_path
     assert len(answers.runs) == 2
     answers.end()
     assert not answers.runs
+
+
+def test_an_owner_whose_files_are_damaged_costs_no_timeout(tmp_path: Path) -> None:
+    class Damaged(Unasked):
+        def ask(self, message: Message) -> None:
+            raise DataError("the owner's account is damaged")
+
+    link = _Link(_app(tmp_path, "one"))
+    Answers(link, Damaged()).give(_message("train"), None)  # type: ignore[arg-type]
+    assert link.sent[0].error.reason == "the device has failed; its log says why"
 
 
 def test_the_log_has_the_round(caplog: pytest.LogCaptureFixture) -> None:
