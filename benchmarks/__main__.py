@@ -7,12 +7,9 @@ between machines and over time on one machine.
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import importlib.util
-import platform
-from collections.abc import Callable
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +18,14 @@ import torch
 
 from benchmarks import (
     adapters,
+    enrolled,
     exchange,
     fleet,
     hospitals,
     hypergradient,
+    natural,
     operators,
+    pages,
     pfl_research,
     plain,
     plain_methods,
@@ -41,33 +41,14 @@ from benchmarks import robust as rules
 from benchmarks import statistics as of_tables
 from benchmarks import trees as of_trees
 from benchmarks import vectorised as at_once
+from benchmarks.peers import measuring as peers
+from benchmarks.speed_table import Row, Table
 from benchmarks.task import COHORT, KEYS
-from florilegium.common.files import write_text
 
+PEERS = "peers"
+"""The section of other packages, whose table stands by itself: it has other columns, and no bounds."""
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "results" / "speed.md"
 ROUNDS, PLAIN_ROUNDS, REPEATS = 10, 4, 4
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: what was measured, the value, its bound (negative: "at least") and unit, and details."""
-
-    what: str
-    value: float
-    bound: float
-    unit: str
-    details: str
-
-    @property
-    def met(self) -> bool:
-        """Whether the value meets its bound; a negative bound means "at least" its absolute value."""
-        return self.value <= self.bound if self.bound > 0 else self.value >= -self.bound
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells of the row as text."""
-        sign = "≤" if self.bound > 0 else "≥"
-        measured, bound = f"{self.value:.2f}{self.unit}", f"{sign} {abs(self.bound):g}{self.unit}"
-        return self.what, measured, bound, "yes" if self.met else "NO", self.details
 
 
 def against_plain(model: str, bound: float, workers: int) -> list[Row]:
@@ -113,29 +94,34 @@ def messages(workers: int) -> list[Row]:
     ]
 
 
-def start(workers: int) -> list[Row]:
+def start(workers: int) -> Iterator[Row]:
     """Measure what a person waits for on `digits`: medians of five after a warm-up."""
     compare = ("compare", "fedavg", "fedprox", "local")
-    measures: list[tuple[str, float, Callable[[], float]]] = [
-        ("`florilegium run` to the first evaluation", 3, lambda: suite.startup(workers, "process")),
-        ("the same with `--engine ray`", 12, lambda: suite.startup(workers, "ray")),
-        ("`florilegium run`, all 30 rounds", 6, lambda: suite.command_seconds("run", workers=workers)),
-        (f"`florilegium {' '.join(compare)}`", 15, lambda: suite.command_seconds(*compare, workers=workers)),
-    ]
-    rows = []
-    for what, bound, measure in measures:
-        measure()
-        seconds = sorted(measure() for _ in range(5))
-        details = f"`digits`, median of five, {seconds[0]:.1f} to {seconds[-1]:.1f} s"
-        rows.append(Row(what, seconds[2], bound, " s", details))
-    return rows
+    with tempfile.TemporaryDirectory() as cache:
+        measures: list[tuple[str, float, Callable[[], float]]] = [
+            ("`florilegium run` to the first evaluation", 3, lambda: suite.startup(workers, "process", cache)),
+            ("the same with `--engine ray`", 12, lambda: suite.startup(workers, "ray", cache)),
+            ("`florilegium run` to the first evaluation, nothing cached", 6, lambda: suite.startup(workers, "process")),
+            ("`florilegium run`, all 30 rounds", 6, lambda: suite.command_seconds("run", workers=workers)),
+            (f"`florilegium {' '.join(compare)}`", 15, lambda: suite.command_seconds(*compare, workers=workers)),
+        ]
+        for what, bound, measure in measures:
+            measure()
+            seconds = sorted(measure() for _ in range(5))
+            details = f"`digits`, median of five, {seconds[0]:.1f} to {seconds[-1]:.1f} s"
+            yield Row(what, seconds[2], bound, " s", details)
+    ours, floor = suite.startup_and_floor(workers)
+    details = f"a second run: {ours:.2f} s against {floor:.2f} s, medians of seven in turn"
+    yield Row(
+        "`florilegium run` to the first evaluation ÷ `import torch` and one round", ours / floor, 1.15, "", details
+    )
 
 
 def memory(workers: int) -> list[Row]:
     """Measure the memory of a run with 10,000 clients that each keep a model."""
     peak, seconds = suite.memory(workers)
     details = f"all processes; {suite.MEMORY_CLIENTS:,} clients train and store a model in {seconds:.0f} s"
-    return [Row(f"memory, {suite.MEMORY_CLIENTS:,} clients with a model each", peak, 4, " GB", details)]
+    return [Row(f"memory, {suite.MEMORY_CLIENTS:,} clients with a model each", peak, 1.2, " GB", details)]
 
 
 def evaluation(workers: int) -> list[Row]:
@@ -210,9 +196,10 @@ def flowdup(workers: int) -> list[Row]:
 
 def fedgtst(workers: int) -> list[Row]:
     """Measure the cost of FedGTST's regulariser relative to plain training."""
-    regularised, plain_epoch = regulariser.epoch_costs("lenet")
+    regularised, plain_epoch, products = regulariser.epoch_costs("lenet")
     details = (
-        f"{1000 * regularised:.0f} ms against {1000 * plain_epoch:.0f} ms, {regulariser.EXAMPLES} examples, one core"
+        f"{1000 * regularised:.0f} ms against {1000 * plain_epoch:.0f} ms, {regulariser.EXAMPLES} examples, one core; "
+        f"multiplications {products:.2f}"
     )
     return [
         Row("FedGTST, `lenet`: a regularised local epoch ÷ a plain one", regularised / plain_epoch, 2.6, "", details)
@@ -221,8 +208,9 @@ def fedgtst(workers: int) -> list[Row]:
 
 def fedl2p(workers: int) -> list[Row]:
     """Measure the time of FedL2P's implicit differentiation relative to first-order derivatives, and its memory."""
-    ift, first_order = hypergradient.costs("cnn-bn")
-    details = f"{1000 * ift:.0f} ms against {1000 * first_order:.0f} ms, batches of {hypergradient.BATCH}, one core"
+    ift, first_order, products = hypergradient.costs("cnn-bn")
+    details = f"{1000 * ift:.0f} ms against {1000 * first_order:.0f} ms, batches of {hypergradient.BATCH}, one core; "
+    details += f"multiplications {products:.2f}"
     meta, tuning = (hypergradient.memory(kind, "cnn-bn") for kind in ("ift", "plain"))
     size = f"{meta / 1e6:.0f} MB against {tuning / 1e6:.0f} MB, batches of {hypergradient.MEMORY_BATCH}"
     return [
@@ -237,18 +225,20 @@ def privacy(workers: int) -> list[Row]:
     """Measure the time cost of client-level privacy and of DP-SGD."""
     private_round, plain_round = private.client_level(2 * ROUNDS, workers)
     details = f"{private_round:.3f} s per round against {plain_round:.3f} s"
-    seconds = private.dp_sgd("lenet")
-    fastest = min(("hooks", "ghost"), key=seconds.__getitem__)
-    epoch = (
-        f"hooks {seconds['hooks']:.2f} s, ghost {seconds['ghost']:.2f} s, Opacus {seconds['opacus']:.2f} s, one core"
+    rows = [Row("client-level privacy, `lenet`: a round ÷ one without", private_round / plain_round, 1.03, "", details)]
+    for model, bound in (("lenet", 0.55), ("mlp", 0.25)):
+        seconds = private.dp_sgd(model)
+        own, theirs, plain = (seconds[kind] for kind in ("suite", "opacus", "plain"))
+        details = (
+            f"{own:.2f} s against {theirs:.2f} s, batches of {private.BATCH}; without privacy {plain / theirs:.2f}"
+        )
+        rows.append(Row(f"DP-SGD, `{model}`: an epoch ÷ bare Opacus'", own / theirs, bound, "", details))
+    seconds = private.of_many(64)
+    own, theirs, plain = (seconds[kind] for kind in ("suite", "opacus", "plain"))
+    details = (
+        f"{own:.2f} s against {theirs:.2f} s, 60 examples each, batches of 20; without privacy {plain / theirs:.2f}"
     )
-    return [
-        Row("client-level privacy, `lenet`: a round ÷ one without", private_round / plain_round, 1.03, "", details),
-        Row(
-            f"DP-SGD, `lenet`, `{fastest}`: an epoch ÷ bare Opacus'", seconds[fastest] / seconds["opacus"], 1.1, "",
-            f"batches of {private.BATCH}: {epoch}",
-        ),
-    ]  # fmt: skip
+    return [*rows, Row("the same, 64 small clients with an `mlp` each", own / theirs, 0.25, "", details)]
 
 
 def secure(workers: int) -> list[Row]:
@@ -285,6 +275,14 @@ def small(workers: int) -> list[Row]:
     return [Row("15 rounds of 100 steps, four hospitals: time ÷ a plain loop for each", ratio, 0.5, "", details)]
 
 
+def listing(workers: int) -> list[Row]:
+    """Measure the list of runs in a browser, by a server that has just been started."""
+    first, later, waited = pages.measure()
+    what = f"`florilegium ui`: list of {pages.RUNS} runs of {pages.CLIENTS} clients, processor time of a new server"
+    details = f"{pages.ROUNDS} rounds; {waited:.2f} s until the page is there; {later:.2f} s when the runs are known"
+    return [Row(what, first, 1.0, " s", details)]
+
+
 def adapted(workers: int) -> list[Row]:
     """Measure LoRA on a transformer of MiniLM's size beside bare transformers and peft, on one core."""
     found, run = adapters.measure(), adapters.whole()
@@ -318,16 +316,14 @@ def large_tables(workers: int) -> list[Row]:
     ]
 
 
-def board(workers: int) -> list[Row]:
-    """Measure a round of every method relative to its own arithmetic in a plain loop, on one core."""
-    rows = []
-    for method in every_method.methods():
+def board(workers: int, methods: Sequence[str] = ()) -> Iterator[Row]:
+    """Measure a round of every method, or of ``methods``, relative to its arithmetic in a plain loop, on one core."""
+    for method in methods or every_method.methods():
         ours, loop = every_method.measure(method)
         details = f"{1000 * ours:.0f} ms against {1000 * loop:.0f} ms, five clients, one epoch of 400 images"
         kind = "a loop written by hand" if method in plain_methods.ROUNDS else "its passes in a plain loop"
         network = every_method.OWN.get(method, {}).get("model", every_method.KEYS["model"])
-        rows.append(Row(f"`{method}`, `{network}`: a round ÷ {kind}", ours / loop, 1.3, "", details))
-    return rows
+        yield Row(f"`{method}`, `{network}`: a round ÷ {kind}", ours / loop, 1.15, "", details)
 
 
 def fleets(workers: int) -> list[Row]:
@@ -361,7 +357,10 @@ def robust(workers: int) -> list[Row]:
     """Measure robust rules on 100 updates beside Flower's functions, and a plain mean."""
     rows = []
     for size, arrays in rules.SIZES.items():
-        seconds, added, updates = rules.measure(arrays)
+        if not rules.fits(arrays):
+            print(f"robust: not enough memory for {rules.UPDATES} updates of {size} entries")
+            continue
+        seconds, added, updates = rules.measure(arrays, rules.REPEATS[size])
         mean, what = seconds["plain mean"], f"{rules.UPDATES} updates of {size} entries"
         for name in (name for name in seconds if f"Flower's {name}" in seconds):
             ours, theirs = seconds[name], seconds[f"Flower's {name}"]
@@ -376,13 +375,48 @@ def robust(workers: int) -> list[Row]:
     return rows
 
 
-SECTIONS: dict[str, Callable[[int], list[Row]]] = {
+def natural_clients(workers: int) -> list[Row]:
+    """Measure time and memory until the first round of a run with very many natural clients ends."""
+    rows = []
+    for count, seconds, size in ((100_000, 20, 1.2), (1_000_000, 120, 4)):
+        taken, worked, peak = natural.first_round(count, workers)
+        what, details = f"{count:,} natural clients of 4 rows each", f"{taken:.0f} s by the clock; nothing cached"
+        rows.append(Row(f"{what}: processor time of a run of one round", worked, seconds, " s", details))
+        rows.append(Row(f"{what}: memory", peak, size, " GB", "all processes"))
+    return rows
+
+
+def enrolled_clients(workers: int) -> Iterator[Row]:
+    """Measure rounds of 10,000 of a million clients beside rounds of 1,000 clients: processor time, memory, files."""
+    few, many, cohort = enrolled.FEW, enrolled.MANY, enrolled.COHORT
+    with tempfile.TemporaryDirectory() as folder:
+        for method in ("fedavg", "local"):
+            found = enrolled.measure(method, max(2, workers), Path(folder))
+            what = f"`{method}`, {cohort:,} of {many:,} clients"
+            details = f"processor time: {found.many:.0f} µs against {found.few:.0f} µs with {few:,} clients"
+            yield Row(f"{what}: a round per client ÷ with {few:,}", found.ratio, 1.2, "", details)
+            yield Row(
+                f"{what}: memory of the server",
+                found.server,
+                3,
+                " GB",
+                "after a round; what processes share counts once",
+            )
+            yield Row(f"{what}: memory of a worker", found.worker, 1, " GB", "the largest of the workers")
+            if found.entries:
+                details = f"inodes, when {found.clients:,} clients have trained"
+                yield Row(f"{what}: files and folders for each state", found.entries, 2, "", details)
+
+
+SECTIONS: dict[str, Callable[[int], Iterable[Row]]] = {
     "lenet": lambda workers: against_plain("lenet", 0.80, workers),
     "cnn64": lambda workers: against_plain("cnn64", 0.63, workers),
     "messages": messages,
     "fleet": fleets,
     "start": start,
     "memory": memory,
+    "natural": natural_clients,
+    "enrolled": enrolled_clients,
     "evaluation": evaluation,
     "ppfe": ppfe,
     "pefll": pefll,
@@ -398,132 +432,42 @@ SECTIONS: dict[str, Callable[[int], list[Row]]] = {
     "vectorised": vectorised,
     "tables": large_tables,
     "hospitals": small,
+    "ui": listing,
     "adapters": adapted,
     "board": board,
 }
 
 
-def machine(workers: int) -> str:
-    """Return the processor, the number of workers, and the versions of Flower and PyTorch, in a few words."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    model = " ".join((named[0] if named else platform.processor()).split()[:2])
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("flwr", "torch"))
-    return f"{model}, {psutil.cpu_count()} cores, {workers} workers; {versions}"
-
-
-def earlier() -> dict[str, list[str]]:
-    """Return the lines of the existing table by section."""
-    text = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        section = line.removeprefix("| ").partition(" |")[0]
-        if section in SECTIONS:
-            found.setdefault(section, []).append(line)
-    return found
-
-
 def main() -> None:
     """Measure the named sections (default: all) and write the table; lines of other sections are kept."""
+    every = (*SECTIONS, PEERS)
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("sections", nargs="*", help=f"sections to measure: {', '.join(SECTIONS)}; default: all")
+    parser.add_argument("sections", nargs="*", help=f"sections to measure: {', '.join(every)}; default: all")
     parser.add_argument("--workers", type=int, default=psutil.cpu_count())
+    parser.add_argument("--passes", type=int, default=peers.PASSES, help=f"passes of section {PEERS}")
+    parser.add_argument("--rounds", type=int, default=peers.ROUNDS, help=f"rounds of its runs, after {peers.WARM}")
+    parser.add_argument("--check", action="store_true", help="print its lines, but do not write them")
+    parser.add_argument("--methods", nargs="+", default=[], help=f"those of sections board and {PEERS}; default: all")
     arguments = parser.parse_args()
-    unknown = set(arguments.sections) - SECTIONS.keys()
-    if unknown:
+    if unknown := {*arguments.sections} - {*every}:
         parser.error(f"unknown sections: {', '.join(unknown)}")
-    for name in arguments.sections or SECTIONS:
+    if unknown := {*arguments.methods} - {*peers.METHODS, *every_method.methods()}:
+        parser.error(f"unknown methods: {', '.join(unknown)}")
+    table = Table(TARGET, SECTIONS)
+    sections = {**SECTIONS, "board": lambda workers: board(workers, arguments.methods)}
+    for name in arguments.sections or every:
         print(f"measuring {name} …", flush=True)
-        lines = []
-        for row in SECTIONS[name](arguments.workers):
-            when = f"{datetime.date.today()}; {machine(arguments.workers)}"
-            lines.append("| " + " | ".join((name, *row.cells(), when)) + " |")
-            print(lines[-1], flush=True)
-        table = {**earlier(), name: lines}
-        whole = [line for section in SECTIONS for line in table.get(section, [])]
-        header = f"| section | what | measured | bound | met | details | measured on |\n|{7 * '---|'}\n"
-        title = "# Speed\n\n`python -m benchmarks [SECTION …]`\n\n"
-        write_text(TARGET, title + header + "\n".join(whole) + "\n" + NOTES)
-    print(f"written to {TARGET}")
-
-
-NOTES = """
-The task: CIFAR-10, 100 clients with 150 images of 2 classes each, 10 a round, 5 local epochs of batches of 10, SGD with
-momentum; medians of rounds after the first four. The plain loop is what one writes in PyTorch (convolution, ReLU,
-pooling; default memory layout; `torch.optim.SGD`), as many processes as workers, and alternates with our runs.
-pfl-research runs the same task with as many processes (`torchrun`).
-
-PPFE's stages end with a round of all clients, which is more than the bound allows: 1,960 trainings of clients are 1.16
-times FedAvg's 1,690. A single training costs 1.04 times FedAvg's. A whole run meets the bound because FedAvg+FT
-fine-tunes every client at the end, and PPFE none.
-
-Rows up to 2026-11-25 were measured with the engine `ray`, the only one with worker processes at that time. Start-up
-with both engines, and when Ray is worth it: [start.md](start.md).
-
-Section `vectorised`: one worker on one core, a message to all clients, which have 14 training and 4 test examples each
-([more](../vectorised.md)). The evaluation's bound is missed because most of a small client's test is not computation.
-LG-FedAvg's is missed because a third of its time goes into clients' state files, which are read and written one by one;
-they are flushed while other clients work ([measured](../vectorised.md#state-on-disk)).
-
-Section `robust`: 100 updates, a fifth of them attackers, on a core while the machine did other work; all times
-alternate. Flower's Bulyan is measured without its selection, which is not the paper's; ours is whole. The rule
-`geometric-median` computes all inner products, whose number is the square of that of the updates; its steps then cost
-nothing.
-
-Section `hospitals` was measured while the machine did other work; its three times alternate.
-
-Section `board`: five clients with 400 images each train for an epoch, on one core, while nothing else ran. The plain
-loop repeats the method's calls of modules, each with its backward pass and a step of SGD; logits are given a
-cross-entropy loss. What else a method computes outside of modules is not in the loop. Seven methods compute much
-there: APPLE mixes models in every step, FedAMP, FedFomo and FedALA weigh them, FedDyn corrects gradients,
-FedDistill sums logits by class, HyperFedZero makes a classifier for each input. Their loops are written by hand
-(`benchmarks/plain_methods.py`). The rows above the bound are of methods for which this was not done: FLowDUP and
-LD-FedAvg project a vector to a network, FedGTST and FedTTA need second derivatives, PPFE weighs examples, PeFLL
-describes clients. Single rows vary by a tenth from pass to pass.
-
-Section `fleet` was measured while the machine did other work, which makes both of its times several times longer. It
-takes about 6 ms of CPU time to draw 1,000 of 100,000 diurnal clients and to foresee when they will reply.
-
-## Beside other packages
-
-The same task with LeNet, measured on 2026-11-25 on a nearly idle machine of two cores (AMD EPYC; flwr 1.42, torch
-2.15), one package after the other, second and third pass. Memory is the proportional set size of all processes.
-
-| what | s a round | CPU-s a round | s to the first round's end | GB |
-|---|---|---|---|---|
-| two workers forked from one process (a prototype of today's engine `process`) | 0.69–0.71 | 1.22 | 3.1 | 0.93 |
-| Florilegium, engine `ray`, two workers | 0.71–0.84 | 1.18–1.36 | 12.6–14.5 | 2.63 |
-| plain PyTorch loop, two processes | 0.90–0.96 | 1.56–1.76 | 7 | 1.62 |
-| pfl-research 0.6, two processes (`torchrun`) | 0.80–0.86 | – | 12.5 | 1.72 |
-| stock Flower, one thread a worker | 1.11 | – | 19.0 | 2.63 |
-| PFLlib, one process, without its evaluation | 1.80 | 1.74 | 20.0 | 1.2 |
-| FL-bench, one process, without and with its evaluation | 2.00, 2.69 | 2.0, 2.7 | 12.7, 15.8 | 3.0 |
-| pfl-research, one process | 1.63 | 3.26 | 9.6 | 0.9 |
-| FedJAX, one process | 5.8 | 7.5 | 8.5 | 0.5 |
-
-On 2026-11-27, with the machine idle, engine `process` took 0.58 s a round with two workers, the plain loop 0.81 s and
-pfl-research 0.89 s with two processes (`python -m benchmarks lenet`). Memory was 0.83 GB, and the
-first round ended 2.1 s after the command, as a script saw in `status.json` (the second and third of three runs).
-
-## On a GPU
-
-LeNet on 15,000 random images (a function that returns arrays as `dataset`, default partition), 100 clients, 10 a round,
-5 epochs of batches of 10, on one NVIDIA H200 with 16 CPU cores (torch 2.11), 2026-11-26: `fl.run(device=…, workers=…)`.
-The table has the lowest and highest seconds of rounds 2 to 6 of one run each.
-
-| workers | on the GPU | on the CPU |
-|---|---|---|
-| 1 | 1.41–1.61 | 1.74–3.10 |
-| 4 | 0.41–0.47 | 0.80–0.95 |
-| 12 | 0.25–0.29 | 0.37–0.46 |
-
-Beside pfl-research on the same GPU, and with many clients at once: [gpu.md](../gpu.md#measured). With batches of ten
-the GPU mostly waits for the interpreter, so more workers help. After four rounds on `digits`, the losses of FedAvg,
-FedPer, Ditto and PeFLL on GPU and CPU differ by less than 10⁻⁶ relative to their size. Runs on a GPU are not repeatable
-to the last bit: parameters of a FedPer run with LeNet that was resumed after one of three rounds differed by up to
-2·10⁻⁶ from an uninterrupted run. [Every method on a GPU](../gpu.md#every-method-on-a-gpu).
-"""
+        if name in SECTIONS:
+            table.measure(name, sections[name](arguments.workers), arguments.workers, whole=not arguments.methods)
+            continue
+        rows = peers.rows(arguments.workers, arguments.passes, arguments.rounds, arguments.methods or [*peers.METHODS])
+        lines = peers.lines(rows, arguments.workers)
+        print("\n".join(lines), flush=True)
+        if not arguments.check:
+            peers.write(lines)
+            table.write()
+    if not arguments.check:
+        print(f"written to {TARGET}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from florilegium.apps.assembly.task_checks import fitting
 from florilegium.apps.engines.one_process import one_thread, run_here
 from florilegium.apps.settings.configuration import complete
 from florilegium.common.settings import Value
-from florilegium.strategies.folder.metrics_file import read_metrics
 from florilegium.tasks.registry import CLASSIFICATION, make_task
 from florilegium.tasks.task import Targets
 
@@ -118,15 +117,40 @@ def _config(method: str, folder: str, name: str) -> dict[str, Value]:
     return complete({**KEYS, **OWN.get(method, {}), "method": method, "runs-dir": folder, "run-name": name})
 
 
-def measure(method: str, repeats: int = 3) -> tuple[float, float]:
-    """Return the seconds of a method's round, and those of its arithmetic in a plain loop; both on one core."""
+class _Clock:
+    """Notes the processor's time at the end of each round; a ``Watcher`` of a run."""
+
+    interrupted = False
+
+    def __init__(self) -> None:
+        self._ends: list[float] = []
+
+    def progressed(self, status: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def recorded(self, line: Mapping[str, Any]) -> bool:
+        """Note the time."""
+        self._ends.append(time.process_time())
+        return False
+
+    @property
+    def second(self) -> float:
+        """The seconds of the second round."""
+        return self._ends[1] - self._ends[0]
+
+
+def measure(method: str, repeats: int = 5) -> tuple[float, float]:
+    """Return the processor seconds of a method's round, and those of its arithmetic in a plain loop.
+
+    Processor time depends little on what else the machine does; each uses one core.
+    """
     rounds, loops = [], []
     with tempfile.TemporaryDirectory() as folder:
         loop = plain_methods.ROUNDS.get(method) or _recorded(method, Path(folder) / "hooked")
         for repeat in range(repeats):
-            run = run_here(_config(method, folder, str(repeat)), Path(folder) / str(repeat))
-            seconds = [0.0, *(line["seconds"] for line in read_metrics(run))]
-            rounds.append(seconds[2] - seconds[1])
+            clock = _Clock()
+            run_here(_config(method, folder, str(repeat)), Path(folder) / str(repeat), clock)
+            rounds.append(clock.second)
             with one_thread():
                 loops.append(loop())
     return float(np.median(rounds)), float(np.median(loops))
@@ -144,7 +168,7 @@ def _repeated(recorder: _Recorder) -> float:
     """Return the seconds that the recorded calls take."""
     for module in recorder.modules.values():
         module.train()
-    begun = time.perf_counter()
+    begun = time.process_time()
     for place, inputs, learns in recorder.calls:
         module = recorder.modules[place]
         with torch.set_grad_enabled(learns):
@@ -158,7 +182,7 @@ def _repeated(recorder: _Recorder) -> float:
                 torch._foreach_add_(moved, gradients, alpha=-1e-12)
             for parameter in parameters:
                 parameter.grad = None
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def _total(result: Any) -> Tensor:

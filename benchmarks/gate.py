@@ -3,27 +3,41 @@
 The device's work is what its SuperNode does with one request and reply: pass the message to the process of the run,
 which returns an update of the model's size, and make the objects that Flower sends. The gate reads the request, bounds
 the reply, adds noise, charges and logs it. Both are timed in turns in this process; nothing is trained or sent, so
-that the ratio to a whole exchange is smaller. The figures are in docs/results/deployment.md.
+that the ratio to a whole exchange is smaller. ``python -m benchmarks.gate exchanges`` times whole exchanges of a
+SuperNode with ``resnet18``, in turns without and with a policy. The figures are in docs/results/deployment.md.
 """
 
 from __future__ import annotations
 
 import hashlib
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
 from florilegium.apps.devices.bundles import bundle_of
 from florilegium.apps.devices.resident import App, Resident
+from florilegium.apps.settings.configuration import complete, parse
+from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays
-from tests.owner.made import HEAD, TEST, TRAIN, begun, request
+from florilegium.partitions.devices import write_device
+from florilegium.partitions.federation import federate
+from florilegium.strategies.folder.run_folder import read_checkpoint
+from tests.owner.made import DEVICE, HEAD, TEST, TRAIN, begun, made, request
+from tests.site import site
 
 REPEATS = 11
+RUN: Mapping[str, Value] = {
+    "method": "fedavg", "dataset": "cifar10", "model": "resnet18", "batch-size": 32, "local-epochs": 1,
+    "num-clients": 1, "participation": 1.0, "rounds": 5, "evaluate-every": 0,
+}  # fmt: skip
+"""One step of 32 images a round, on one device."""
 SIZES: Mapping[str, tuple[int, ...]] = {
     "LeNet, 62 thousand parameters": (2400, 51200, 8192, 850),
     "11 million parameters": (2_359_296,) * 4 + (1_179_648, 589_824),
@@ -111,8 +125,34 @@ def measured(sizes: tuple[int, ...], noise: float, folder: Path) -> tuple[float,
     return statistics.median(own[1:]), statistics.median(added[1:])
 
 
+def exchange_seconds(policy: str) -> list[float]:
+    """Return the seconds of the exchanges after the first one of a run on a SuperNode; "": its owner has no policy."""
+    federation, dataset = federate(parse(complete({**RUN, "samples-per-client": 40, "partitioner": "iid"}))[0])
+    with tempfile.TemporaryDirectory() as folder, site(Path(folder)) as here:
+        data = here.folder / "data"
+        write_device(federation, dataset, 0, data)
+        variables: dict[str, Any] = {"OWNER": made(Path(folder) / "owner", policy).folder} if policy else {}
+        here.start_node("0", data, **variables)
+        return list(read_checkpoint(here.run("gate", **RUN, **{"start-timeout": 600.0})).facts["seconds"][1:])
+
+
+def _exchanges() -> None:
+    """Print a Markdown table of whole exchanges, in turns without and with a policy that allows them all."""
+    most = "1_000_000_000_000"
+    policy = DEVICE.replace("10_000_000", most).replace("bytes = 1_000_000", f"bytes = {most}")
+    policy = policy.replace("max = 2 }", "max = 100 }").replace('"min-success"]', '"min-success", "model"]')
+    print("| policy | s of an exchange: median | all |\n|---|--:|---|")
+    for text in ("", policy) * 2:
+        seconds = exchange_seconds(text)
+        every = ", ".join(f"{one:.2f}" for one in seconds)
+        print(f"| {'yes' if text else 'no'} | {statistics.median(seconds):.2f} | {every} |", flush=True)
+
+
 def main() -> None:
     """Print a Markdown table."""
+    if sys.argv[1:] == ["exchanges"]:
+        _exchanges()
+        return
     print("| model | noise | ms of the device's own work | ms that the gate adds |\n|---|---|--:|--:|")
     for name, sizes in SIZES.items():
         for noise in (0.0, 1.0):

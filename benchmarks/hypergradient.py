@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.timing import alternate
+from benchmarks.timing import alternate, multiplications
 from florilegium.apps.settings.configuration import complete, parse
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.training import train
@@ -55,15 +55,18 @@ def meta_gradient(kind: str, model: str, batch: int) -> Callable[[], object]:
     return lambda: client.hypergradient(nets, profile, last, first, second)
 
 
-def costs(model: str) -> tuple[float, float]:
+def costs(model: str) -> tuple[float, float, float]:
     """Return the median seconds of a hypergradient and of a first-order meta-gradient, on one core.
 
-    The measurements alternate. Both include the last fine-tuning step, whose gradient they need.
+    The third value is the ratio of their multiplications. The measurements alternate. Both include the last
+    fine-tuning step, whose gradient they need.
     """
     tune_process("cpu", one_thread=False)
     steps = {kind: meta_gradient(kind, model, BATCH) for kind in ("ift", "fomaml+", "plain")}
+    counted = {kind: multiplications(step) for kind, step in steps.items()}
+    products = (counted["ift"] + counted["plain"]) / (counted["fomaml+"] + counted["plain"])
     ift, derivative, tuning = alternate(steps, REPEATS, warm=2).values()
-    return ift + tuning, derivative + tuning
+    return ift + tuning, derivative + tuning, products
 
 
 def memory(kind: str, model: str) -> float:

@@ -12,27 +12,50 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from benchmarks.plain import network
-from benchmarks.task import BATCH, CLIENTS, COHORT, EPOCHS, IMAGES
+from benchmarks.task import BATCH, CLIENTS, COHORT, EPOCHS, IMAGES, LEARNING_RATE, MOMENTUM, MU
 
 
 def seconds_per_round(
-    name: str, rounds: int, clients: int = CLIENTS, images: int = IMAGES, cohort: int = COHORT, epochs: int = EPOCHS
+    name: str,
+    rounds: int,
+    clients: int = CLIENTS,
+    images: int = IMAGES,
+    cohort: int = COHORT,
+    epochs: int = EPOCHS,
+    *,
+    method: str = "fedavg",
+    ended: Callable[[int], None] = lambda number: None,
 ) -> float:
-    """Run FedAvg for ``rounds`` rounds after one to warm up; return the median seconds of a round."""
+    """Run ``rounds`` rounds after one to warm up; return the median seconds of a round.
+
+    Nothing is evaluated but the cohort of the first round.
+
+    Args:
+        name: of the network.
+        rounds, clients, images, cohort, epochs: sizes; ``images`` are those of a client.
+        method: "fedavg", "fedprox" or "scaffold"; clients of the last keep their states in the folder ``states``, where
+            all processes find them, and train without momentum.
+        ended: called with the number of each round that has ended, from 1.
+    """
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm import FederatedAveraging, NNAlgorithmParams
+    from pfl.algorithm.fedprox import FedProx, FedProxParams
+    from pfl.algorithm.scaffold import SCAFFOLD, SCAFFOLDParams
     from pfl.callback.base import TrainingProcessCallback
     from pfl.data import FederatedDataset
     from pfl.data.pytorch import PyTorchTensorDataset
     from pfl.data.sampling import get_user_sampler
+    from pfl.data.user_state import DiskUserStateStorage
     from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
     from pfl.metrics import Weighted
     from pfl.model.pytorch import PyTorchModel
+    from pfl.stats import MappedVectorStatistics
 
     torch.set_num_threads(1)
 
@@ -61,12 +84,13 @@ def seconds_per_round(
         data[client] = (torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
 
     def user_data(client: int) -> PyTorchTensorDataset:
-        return PyTorchTensorDataset(list(data[client]))
+        return PyTorchTensorDataset(list(data[client]), user_id=str(client))
 
     dataset = FederatedDataset(user_data, get_user_sampler("random", list(range(clients))))
     module = Network()
+    momentum = 0.0 if method == "scaffold" else MOMENTUM
     central = torch.optim.SGD(module.parameters(), lr=1.0)
-    model = PyTorchModel(module, lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9), central)
+    model = PyTorchModel(module, lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=momentum), central)
     stamps = [time.perf_counter()]
 
     class Clock(TrainingProcessCallback):
@@ -74,19 +98,28 @@ def seconds_per_round(
             from pfl.metrics import Metrics
 
             stamps.append(time.perf_counter())
+            ended(len(stamps) - 1)
             return False, Metrics()
 
-    FederatedAveraging().run(
+    common = {
+        "central_num_iterations": rounds + 1, "evaluation_frequency": 10**6, "train_cohort_size": cohort,
+        "val_cohort_size": 0,
+    }  # fmt: skip
+    storage = DiskUserStateStorage("states")
+    torch.serialization.add_safe_globals([MappedVectorStatistics])  # pfl reads states with PyTorch's default
+    algorithm, parameters = {
+        "fedavg": lambda: (FederatedAveraging(), NNAlgorithmParams(**common)),
+        "fedprox": lambda: (FedProx(), FedProxParams(**common, mu=MU)),
+        "scaffold": lambda: (SCAFFOLD(), SCAFFOLDParams(
+            **common, population=clients, use_gradient_as_control_variate=False, user_state_storage=storage,
+        )),
+    }[method]()  # fmt: skip
+    algorithm.run(
         backend=SimulatedBackend(training_data=dataset, val_data=dataset),
         model=model,
-        algorithm_params=NNAlgorithmParams(
-            central_num_iterations=rounds + 1,
-            evaluation_frequency=10**6,
-            train_cohort_size=cohort,
-            val_cohort_size=cohort,
-        ),
+        algorithm_params=parameters,
         model_train_params=NNTrainHyperParams(
-            local_num_epochs=epochs, local_learning_rate=0.01, local_batch_size=BATCH
+            local_num_epochs=epochs, local_learning_rate=LEARNING_RATE, local_batch_size=BATCH
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=256),
         callbacks=[Clock()],

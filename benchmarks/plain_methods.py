@@ -7,13 +7,14 @@ messages, files, checks or metrics. Networks, memory layout and the hyper-parame
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import cross_entropy, softplus
+from torch.nn.functional import cross_entropy, one_hot, softplus
 
 from florilegium.models.networks import build
 
@@ -86,7 +87,7 @@ def fedala() -> float:
     received = copy.deepcopy(model.state_dict())
     last = _parameters(head)
     old, weights = [0.1 * torch.randn_like(p) for p in last], [torch.rand_like(p) for p in last]
-    begun = time.perf_counter()
+    begun = time.process_time()
     for _ in range(CLIENTS):
         model.load_state_dict(received)
         new = [p.detach().clone() for p in last]
@@ -102,7 +103,7 @@ def fedala() -> float:
                     w.sub_(slope * (n - o)).clamp_(0, 1)
                     p.copy_(torch.lerp(o, n, w))
         _train(model, x, y)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def feddyn() -> float:
@@ -110,24 +111,24 @@ def feddyn() -> float:
     model, (x, y) = _network(), _data()
     received = _flat(model)
     memories = [[0.01 * torch.randn_like(p) for p in _parameters(model)] for _ in range(CLIENTS)]
-    begun = time.perf_counter()
+    begun = time.process_time()
     for memory in memories:
         _fill(model, received)
         _train_corrected(model, x, y, 0.01, memory)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def fedamp() -> float:
     """FedAMP: the server mixes the models by their distances; clients train under a pull towards the mixture."""
     model, (x, y) = _network(), _data()
-    begun = time.perf_counter()
+    begun = time.process_time()
     models = torch.stack([_flat(model) for _ in range(CLIENTS)]).double()
     ξ = torch.exp(-(torch.cdist(models, models) ** 2) / 10).fill_diagonal_(0)
     ξ /= ξ.sum(dim=1, keepdim=True).clamp(min=1)
     for mixture in ((ξ + torch.diag(1 - ξ.sum(dim=1))) @ models).float():
         _fill(model, mixture)
         _train_corrected(model, x, y, 0.1)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def fedfomo() -> float:
@@ -135,7 +136,7 @@ def fedfomo() -> float:
     model, (x, y) = _network(), _data()
     share = IMAGES // 5
     bank = [_flat(model) * (1 + 0.01 * client) for client in range(CLIENTS)]
-    begun = time.perf_counter()
+    begun = time.process_time()
     for _ in range(CLIENTS):
         start, losses = bank[0], []
         with torch.no_grad():
@@ -147,7 +148,7 @@ def fedfomo() -> float:
         _fill(model, start + w / w.sum().clamp(min=1e-9) @ apart)
         _train(model, x[share:], y[share:])
         _flat(model)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def apple() -> float:
@@ -155,7 +156,7 @@ def apple() -> float:
     model, (x, y) = _network(), _data()
     parameters = _parameters(model)
     received = torch.stack([_flat(model) for _ in range(CLIENTS)])
-    begun = time.perf_counter()
+    begun = time.process_time()
     for _ in range(CLIENTS):
         models, initial = received.clone(), torch.full((CLIENTS,), 1 / CLIENTS)
         p = initial.clone()
@@ -167,7 +168,7 @@ def apple() -> float:
             models[0].sub_(slope, alpha=float(RATE * CLIENTS * p[0]))
             p.sub_(along, alpha=0.001)
         _fill(model, p @ models)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def feddistill() -> float:
@@ -175,7 +176,7 @@ def feddistill() -> float:
     model, (x, y) = _network(), _data()
     parameters = _parameters(model)
     probabilities, known = torch.randn(CLASSES, CLASSES).softmax(dim=1), torch.ones(CLASSES)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for _ in range(CLIENTS):
         sums, counts = torch.zeros(CLASSES, CLASSES), torch.zeros(CLASSES, dtype=torch.int64)
         for images, labels in _batches(x, y):
@@ -185,7 +186,7 @@ def feddistill() -> float:
             distances = cross_entropy(logits, probabilities[labels], reduction="none")
             _descend(parameters, cross_entropy(logits, labels) + (known[labels] * distances).mean())
         sums /= counts.clamp(min=1)[:, None]
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def hyperfedzero() -> float:
@@ -199,7 +200,7 @@ def hyperfedzero() -> float:
     layers = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, chunk))
     parameters = [*_parameters(extractor, descriptor, code, layers), chunks]
     one = vmap(lambda made, image: functional_call(classifier, dict(zip(names, made, strict=True)), image[None])[0])
-    begun = time.perf_counter()
+    begun = time.process_time()
     for _ in range(CLIENTS):
         for images, labels in _batches(x, y):
             f, noisy = extractor(images).chunk(2, dim=1)
@@ -210,11 +211,134 @@ def hyperfedzero() -> float:
             totals, entropy = e.sum(dim=0), -(e * log_e).sum(dim=1).mean()
             loss = cross_entropy(one(made, images), labels)
             _descend(parameters, loss + 0.03 * totals.var(correction=0) / totals.mean() + 0.1 * entropy)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
+
+
+def fedgtst() -> float:
+    """FedGTST: a penalty on the gradient's norm in each step; one client also trains without; norms on all images."""
+    model, (x, y) = _network(), _data()
+    parameters = _parameters(model)
+    received = copy.deepcopy(model.state_dict())
+
+    def norm_of(slopes: Sequence[Tensor]) -> Tensor:
+        return torch.stack([slope.square().sum() for slope in slopes]).sum().add(1e-12).sqrt()
+
+    begun = time.process_time()
+    for client in range(CLIENTS):
+        if client == 0:
+            _train(model, x, y)
+            norm_of(torch.autograd.grad(cross_entropy(model(x), y), parameters))
+        model.load_state_dict(received)
+        for images, labels in _batches(x, y):
+            loss = cross_entropy(model(images), labels)
+            slopes = torch.autograd.grad(loss, parameters, create_graph=True)
+            _descend(parameters, loss + 0.0005 * (norm_of(slopes) - 1).square())
+        norm_of(torch.autograd.grad(cross_entropy(model(x), y), parameters))
+    return time.process_time() - begun
+
+
+def fedtta() -> float:
+    """FedTTA: in each step the network adapts by a step along a learned loss, through which both are trained."""
+    model, (x, y) = _network(), _data()
+    φ = nn.Sequential(nn.Linear(CLASSES, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1))
+    θ = dict(model.named_parameters())
+    parameters = _parameters(model, φ)
+    begun = time.process_time()
+    for _ in range(CLIENTS):
+        for images, labels in _batches(x, y):
+            own = φ(model(images)).square().mean().add(1e-12).sqrt()
+            slopes = torch.autograd.grad(own, list(θ.values()), create_graph=True)
+            adapted = {name: p - 0.1 * slope for (name, p), slope in zip(θ.items(), slopes, strict=True)}
+            _descend(parameters, cross_entropy(functional_call(model, adapted, (images,)), labels))
+    return time.process_time() - begun
+
+
+def _projection(model: nn.Module) -> Callable[[Tensor], dict[str, Tensor]]:
+    """Return the map from a point v (10,000,) of a subspace to the network's parameters, θ₀ + AVBᵀ."""
+    origin, shapes = _flat(model), {name: p.shape for name, p in model.named_parameters()}
+    side = math.isqrt(len(origin)) + 1
+    a, b = (torch.linalg.qr(torch.randn(side, 100))[0] for _ in range(2))
+
+    def project(v: Tensor) -> dict[str, Tensor]:
+        θ = origin + (a @ v.view(100, 100) @ b.T).flatten()[: len(origin)]
+        parts = θ.split([shape.numel() for shape in shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+    return project
+
+
+def ld_fedavg() -> float:
+    """LD-FedAvg: clients train a point of a subspace of 10,000 dimensions."""
+    model, (x, y) = _network(), _data()
+    project = _projection(model)
+    begun = time.process_time()
+    for _ in range(CLIENTS):
+        v = torch.zeros(10_000, requires_grad=True)
+        for images, labels in _batches(x, y):
+            _descend([v], cross_entropy(functional_call(model, project(v), (images,)), labels))
+    return time.process_time() - begun
+
+
+def flowdup() -> float:
+    """FLowDUP: a network makes a model in a subspace from half of a batch, which is judged on the other half."""
+    model, inner, (x, y) = _network(), _network(256), _data()
+    outer, center = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10_000)), torch.zeros(10_000)
+    project = _projection(model)
+    parameters = [*_parameters(inner, outer), center.requires_grad_()]
+    begun = time.process_time()
+    for _ in range(CLIENTS):
+        for images, labels in _batches(x, y):
+            half = len(images) // 2
+            v = outer(inner(images[:half]).mean(dim=0))
+            logits = functional_call(model, project(v), (images[half:],))
+            _descend(parameters, cross_entropy(logits, labels[half:]) + 0.001 * (v - center).square().sum())
+    return time.process_time() - begun
+
+
+def ppfe() -> float:
+    """PPFE, the round of its second stage: clients train on weighted images; the ensemble's errors weigh them anew."""
+    model, earlier, (x, y) = _network(), _network(), _data()
+    parameters, before = _parameters(model), earlier(x).detach()
+    begun = time.process_time()
+    for _ in range(CLIENTS):
+        ω = torch.ones(IMAGES)
+        for rows in torch.randperm(IMAGES).split(BATCH):
+            _descend(parameters, (ω[rows] * cross_entropy(model(x[rows]), y[rows], reduction="none")).mean())
+        with torch.no_grad():
+            own = model(x)
+            ε = float((ω * (own.argmax(dim=1) != y)).sum() / ω.sum())
+            β = 0.5 * math.log((1 - ε) / max(ε, 0.01))
+            both = torch.logsumexp(torch.stack([before, own]).log_softmax(dim=2), dim=0)
+            ω = ω * torch.exp(β * (both.argmax(dim=1) != y).float())
+            ω *= IMAGES / ω.sum()
+    return time.process_time() - begun
+
+
+def pefll() -> float:
+    """PeFLL: a network makes each client's model from the mean of an embedding, and learns from the model's change."""
+    model, embedding, size, (x, y) = _network(), nn.Linear(CLASSES, 1), 1, _data()
+    count, described = sum(p.numel() for p in model.parameters()), one_hot(y[:32], CLASSES).float()
+    hidden = [layer for _ in range(3) for layer in (nn.Linear(100, 100), nn.ReLU())]
+    h = nn.Sequential(nn.Linear(size, 100), nn.ReLU(), *hidden, nn.Linear(100, count))
+    learned = _parameters(h, embedding)
+    begun = time.process_time()
+    v = torch.stack([embedding(described).mean(dim=0).detach() for _ in range(CLIENTS)]).requires_grad_()
+    θ, changes = h(v), []
+    for own in θ.detach():
+        _fill(model, own)
+        _train(model, x, y)
+        changes.append(_flat(model) - own)
+    *slopes, Δv = torch.autograd.grad(θ, [*h.parameters(), v], torch.stack(changes) / CLIENTS)
+    for each in Δv:
+        slopes += torch.autograd.grad(embedding(described).mean(dim=0), list(embedding.parameters()), each)
+    with torch.no_grad():
+        torch._foreach_add_(learned, slopes[: len(learned)], alpha=RATE)
+    return time.process_time() - begun
 
 
 ROUNDS: Mapping[str, Callable[[], float]] = {
     "feddyn": feddyn, "fedala": fedala, "fedamp": fedamp, "fedfomo": fedfomo, "apple": apple, "feddistill": feddistill,
-    "hyperfedzero": hyperfedzero,
+    "hyperfedzero": hyperfedzero, "fedgtst": fedgtst, "fedtta": fedtta, "ld-fedavg": ld_fedavg, "flowdup": flowdup,
+    "ppfe": ppfe, "pefll": pefll,
 }  # fmt: skip
 """The seconds of a round, for each method written here."""

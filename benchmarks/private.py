@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks import suite
 from benchmarks.timing import alternate
 from florilegium.apps.settings.configuration import defaults, parse
+from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.training import train
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
@@ -39,35 +41,58 @@ def client_level(rounds: int, workers: int) -> tuple[float, float]:
 
 
 def dp_sgd(model: str) -> dict[str, float]:
-    """Return the median seconds of an epoch of DP-SGD on one core: ours by "hooks" and "ghost", and plain "opacus"."""
+    """Return the median seconds of an epoch on one core: DP-SGD by the "suite" and bare "opacus", and "plain" SGD."""
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(EXAMPLES, *SHAPE, generator=generator), torch.randint(10, (EXAMPLES,), generator=generator)
-    epochs = {"hooks": _ours(model, x, y, ghost=False), "ghost": _ours(model, x, y, ghost=True)}
-    epochs["opacus"] = _bare(model, x, y)
+    epochs = {"suite": _ours(model, x, y, private=True), "opacus": _bare(model, x, y)}
+    epochs["plain"] = _ours(model, x, y, private=False)
     return alternate(epochs, REPEATS)
 
 
-def _ours(model: str, x: torch.Tensor, y: torch.Tensor, *, ghost: bool) -> Callable[[], object]:
-    settings, _ = parse({**defaults(), "batch-size": BATCH, "learning-rate": 0.01, "momentum": 0.0})
+def of_many(clients: int) -> dict[str, float]:
+    """Return the median seconds of an epoch of so many small clients with an `mlp`, as :func:`dp_sgd`.
+
+    Each has a network of its own, 60 examples of 8×8 pixels and batches of 20; Opacus is attached to each.
+    """
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(60, 1, 8, 8, generator=generator), torch.randint(10, (60,), generator=generator)
+
+    def each(make: Callable[[], Callable[[], object]]) -> Callable[[], object]:
+        return lambda: [make()() for _ in range(clients)]
+
+    return alternate({
+        "suite": each(lambda: _ours("mlp", x, y, private=True, batch=20)),
+        "opacus": each(lambda: _bare("mlp", x, y, batch=20)),
+        "plain": each(lambda: _ours("mlp", x, y, private=False, batch=20)),
+    }, 3)  # fmt: skip
+
+
+@cache
+def _settings(batch: int) -> ClientSettings:
+    return parse({**defaults(), "batch-size": batch, "learning-rate": 0.01, "momentum": 0.0})[0]
+
+
+def _ours(model: str, x: torch.Tensor, y: torch.Tensor, *, private: bool, batch: int = BATCH) -> Callable[[], object]:
+    settings = _settings(batch)
     examples = Examples(x.to(memory_format=torch.channels_last), y)
-    network, generator = build(model, SHAPE, 10, 1), torch.Generator().manual_seed(1)
+    network, generator = build(model, tuple(x.shape[1:]), 10, 1), torch.Generator().manual_seed(1)
 
-    def private(network: torch.nn.Module) -> PrivateGradients:
-        return PrivateGradients(network, 1.0, 1.0, BATCH / EXAMPLES, EXAMPLES, ghost=ghost)
+    def noised(network: torch.nn.Module) -> PrivateGradients:
+        return PrivateGradients(network, 1.0, 1.0, batch / len(x), len(x))
 
-    task = task_of(settings)
-    return lambda: train(network, examples, settings, generator, task=task, epochs=1, private=private)
+    task, with_noise = task_of(settings), noised if private else None
+    return lambda: train(network, examples, settings, generator, task=task, epochs=1, private=with_noise)
 
 
-def _bare(model: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
+def _bare(model: str, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH) -> Callable[[], object]:
     """Return a function that trains one epoch with Opacus as in its documentation."""
-    network = build(model, SHAPE, 10, 1).to(memory_format=torch.contiguous_format).train()
+    network = build(model, tuple(x.shape[1:]), 10, 1).to(memory_format=torch.contiguous_format).train()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Opacus warns that its noise is not cryptographically secure
         private, optimizer, loader = PrivacyEngine().make_private(
             module=network,
             optimizer=torch.optim.SGD(network.parameters(), lr=0.01),
-            data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH),
+            data_loader=DataLoader(TensorDataset(x, y), batch_size=batch),
             noise_multiplier=1.0,
             max_grad_norm=1.0,
         )

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import psutil
 from flwr.server.strategy.aggregate import aggregate_krum, aggregate_median, aggregate_trimmed_avg
 from flwr.serverapp.strategy.bulyan import aggregate_n_closest_weights
 from numpy.typing import NDArray
@@ -16,9 +17,11 @@ from florilegium.strategies.robust.registry import RULES
 from florilegium.strategies.robust.stack import Stack
 
 UPDATES, ATTACKERS = 100, 20
-SIZES = {"62,000": (60_000, 2_000)}
-"""Entries of the arrays of an update, about those of LeNet."""
-REPEATS = 3
+SIZES = {"62,000": (60_000, 2_000), "11,000,000": (2_200_000,) * 5}
+"""Entries of the arrays of an update, about those of LeNet and of ResNet-18."""
+REPEATS = {"62,000": 3, "11,000,000": 1}
+ROOM = 3.0
+"""Memory that a size needs, in sizes of its updates: Flower's functions copy them."""
 LINEAR = ("geometric-median", "centred-clipping", "norm-bound", "fltrust")
 """Rules whose work is linear in the number of updates."""
 
@@ -46,7 +49,12 @@ class Alone:
         return self._own
 
 
-def measure(sizes: tuple[int, ...], repeats: int = REPEATS) -> tuple[dict[str, float], dict[str, float], float]:
+def fits(sizes: tuple[int, ...]) -> bool:
+    """Return whether there is memory for updates of these arrays."""
+    return psutil.virtual_memory().available > ROOM * 4 * UPDATES * sum(sizes)
+
+
+def measure(sizes: tuple[int, ...], repeats: int) -> tuple[dict[str, float], dict[str, float], float]:
     """Return seconds of each rule and of Flower's functions, the memory that each rule adds, and the updates' bytes.
 
     Args:
@@ -54,7 +62,7 @@ def measure(sizes: tuple[int, ...], repeats: int = REPEATS) -> tuple[dict[str, f
         repeats: number of turns, of which the median counts.
     """
     rng = np.random.default_rng(1)
-    arrays = {f"a{i}.w": rng.normal(size=(UPDATES, size)).astype(np.float32) for i, size in enumerate(sizes)}
+    arrays = {f"a{i}.w": rng.standard_normal((UPDATES, size), np.float32) for i, size in enumerate(sizes)}
     alone = Alone({name: array[0].astype(np.float64) for name, array in arrays.items()})
     names = [name for name in RULES.own if name != "foolsgold"]  # which reads histories from a disk
     work: dict[str, Callable[[], object]] = {"plain mean": lambda: _mean(arrays)}

@@ -6,15 +6,15 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import psutil
 from flwr.app import Message
 
+from benchmarks.memory import Memory
 from benchmarks.task import CLIENTS, KEYS
 from florilegium.apps.assembly.node_clients import SimulatedClients
 from florilegium.apps.runs.experiment import read_recipe
@@ -39,13 +39,13 @@ def _command(name: str, *words: str, workers: int, runs: Path, engine: str = "au
     return [sys.executable, "-m", "florilegium", name, *words, *options]
 
 
-def _start(keys: dict[str, Value], workers: int, runs: Path, engine: str = "auto") -> subprocess.Popen[str]:
+def start_run(keys: dict[str, Value], workers: int, runs: Path, engine: str = "auto") -> subprocess.Popen[str]:
     words = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     command = _command("run", *words, workers=workers, runs=runs, engine=engine)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def _finish(process: subprocess.Popen[str]) -> Path:
+def finish_run(process: subprocess.Popen[str]) -> Path:
     output, errors = process.communicate()
     if process.returncode:
         raise RuntimeError(f"the run failed: {errors[-2000:]}")
@@ -54,7 +54,7 @@ def _finish(process: subprocess.Popen[str]) -> Path:
 
 def run(keys: dict[str, Value], workers: int, runs: Path) -> Path:
     """Carry out a run in processes of its own and return its folder, a subfolder of ``runs``."""
-    return _finish(_start(keys, workers, runs))
+    return finish_run(start_run(keys, workers, runs))
 
 
 def seconds_per_round(model: str, rounds: int, workers: int, **more: Value) -> float:
@@ -126,20 +126,57 @@ def _whole(seconds: Sequence[float], rounds: int) -> float:
     return (rounds - 1) * float(np.median(seconds[4:-1])) + seconds[-1]
 
 
-def startup(workers: int, engine: str) -> float:
-    """Return the seconds from the start of the command to the evaluation of the first round, on ``digits``."""
+def startup(workers: int, engine: str, cache: str = "") -> float:
+    """Return the seconds from the start of the command to the evaluation of the first round, on ``digits``.
+
+    Nothing is cached unless ``cache`` names a folder, in which the data are after a first call.
+    """
+    keys: dict[str, Value] = {"rounds": 1, **({"cache-dir": cache} if cache else {})}
+    return first_round(keys, workers, engine).seconds
+
+
+class First(NamedTuple):
+    """The seconds from a command to the evaluation of the first round, its own seconds, and peak memory in GB."""
+
+    seconds: float
+    round: float
+    memory: float
+
+
+def first_round(keys: dict[str, Value], workers: int, engine: str = "auto") -> First:
+    """Measure a run until the first evaluation; nothing is in its cache, unless ``keys`` name one."""
     with tempfile.TemporaryDirectory() as folder:
-        start = time.monotonic()
-        process = _start({"rounds": 1}, workers, Path(folder), engine)
-        while process.poll() is None:
-            for status in Path(folder).glob("*/status.json"):
-                if json.loads(status.read_text() or "{}").get("evaluated", 0) >= 1:
-                    seconds = time.monotonic() - start
-                    _finish(process)
-                    return seconds
-            time.sleep(0.02)
-        _finish(process)
-        raise RuntimeError("the run ended without a round")
+        start, seconds = time.monotonic(), 0.0
+        process = start_run({"cache-dir": f"{folder}/cache", **keys}, workers, Path(folder), engine)
+        with Memory(process.pid) as memory:
+            while process.poll() is None and not seconds:
+                for status in Path(folder).glob("*/status.json"):
+                    if json.loads(status.read_text() or "{}").get("evaluated", 0) >= 1:
+                        seconds = time.monotonic() - start
+                time.sleep(0.02)
+            peak = memory.take()
+            path = finish_run(process)
+        if not seconds:
+            raise RuntimeError("the run ended without a round")
+        return First(seconds, float(read_checkpoint(path).facts["seconds"][0]), peak)
+
+
+def startup_and_floor(workers: int, repeats: int = 7) -> tuple[float, float]:
+    """Return the seconds from a command to the first evaluation, and those of importing PyTorch and of a round.
+
+    The run's data are encoded already. Medians of ``repeats``, in turn.
+    """
+    ours, floors = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for repeat in range(-1, repeats):
+            first = first_round({"rounds": 1, "cache-dir": f"{folder}/cache"}, workers)
+            begun = time.monotonic()
+            subprocess.run([sys.executable, "-c", "import torch"], check=True)
+            floor = time.monotonic() - begun + first.round
+            if repeat >= 0:  # the first encodes the data
+                ours.append(first.seconds)
+                floors.append(floor)
+    return float(np.median(ours)), float(np.median(floors))
 
 
 def command_seconds(name: str, *words: str, workers: int) -> float:
@@ -169,31 +206,12 @@ def memory(workers: int) -> tuple[float, float]:
 
 
 def peak(keys: dict[str, Value], workers: int) -> tuple[float, float]:
-    """Carry out a run; return its peak memory in GB and the seconds of its last round.
-
-    Memory is the sum of the proportional set sizes of the run's processes, so that shared pages count once.
-    """
-    most = 0.0
+    """Carry out a run; return its peak memory in GB and the seconds of its last round."""
     with tempfile.TemporaryDirectory() as folder:
-        process = _start(keys, workers, Path(folder))
-
-        def watch() -> None:
-            nonlocal most
-            while process.poll() is None:
-                total = 0
-                try:
-                    for member in [root := psutil.Process(process.pid), *root.children(recursive=True)]:
-                        total += member.memory_full_info().pss
-                except psutil.Error:
-                    continue
-                most = max(most, total / 1e9)
-                time.sleep(0.5)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        path = _finish(process)
-        watcher.join()
-        return most, float(read_checkpoint(path).facts["seconds"][-1])
+        process = start_run(keys, workers, Path(folder))
+        with Memory(process.pid) as memory:
+            path = finish_run(process)
+        return memory.take(), float(read_checkpoint(path).facts["seconds"][-1])
 
 
 def evaluation_ratio(model_name: str, repeats: int = 5) -> float:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from florilegium.common.settings import Value
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # other packages' environments, in which this module is imported, lack ours
+    from florilegium.common.settings import Value
 
 CLIENTS, IMAGES, COHORT, EPOCHS, BATCH = 100, 150, 10, 5, 10
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+MU, STRENGTH = 0.01, 1.0
+"""FedProx's coefficient of the proximal term, and Ditto's."""
 
 KEYS: dict[str, Value] = {
     "method": "fedavg",
@@ -16,8 +22,8 @@ KEYS: dict[str, Value] = {
     "cohort-size": COHORT,
     "local-epochs": EPOCHS,
     "batch-size": BATCH,
-    "learning-rate": 0.01,
-    "momentum": 0.9,
+    "learning-rate": LEARNING_RATE,
+    "momentum": MOMENTUM,
     "evaluate-every": 0,
 }
 """Run configuration of the task; each measurement adds the keys ``model`` and ``rounds``."""

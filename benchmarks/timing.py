@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 
 def alternate(work: Mapping[str, Callable[[], object]], repeats: int, warm: int = 1) -> dict[str, float]:
@@ -23,3 +24,10 @@ def alternate(work: Mapping[str, Callable[[], object]], repeats: int, warm: int 
     finally:
         torch.set_num_threads(threads)
     return {kind: float(np.median(measured[warm:])) for kind, measured in seconds.items()}
+
+
+def multiplications(work: Callable[[], object]) -> int:
+    """Return the number of multiplications and additions in the matrix products and convolutions of ``work``."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return int(counter.get_total_flops())

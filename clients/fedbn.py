@@ -12,5 +12,5 @@ from florilegium.clients.families.decoupled import DecoupledClient
 class FedBNClient(DecoupledClient):
     """Trains a shared network with the client's own batch-norm layers."""
 
-    training = Training("batch norm mixes examples")
+    training = Training("batch norm mixes examples", stacked=True)
     needs_blocks = False

@@ -77,13 +77,13 @@ class FedGTSTClient(BaseClient):
         gradient |= {name: g.cpu().numpy() for name, g in zip(named, slopes, strict=True)}
         return Answer(gradient, len(self.data.train), {"square": float(_length(slopes)) ** 2})
 
-    def regularised(self, rows: Tensor, guide: float) -> tuple[Tensor, Tensor]:
-        """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖; Ĵ is ``guide``."""
+    def regularised(self, rows: Tensor, guide: float, θ: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return ℓ + λ(‖∇ℓ‖ − Ĵ)² of a batch, differentiable, and ‖∇ℓ‖ in the parameters θ; Ĵ is ``guide``."""
         x = self.data.train.x
         with CheapSecondDerivatives():
             loss = self.loss(self.model(x[rows]), rows)
             of = loss if self.hyper.norm_of == "batch" else self.loss(self.model(x))
-        norm = _length(gradients(of, [*trained(self.model).values()], differentiable=True))
+        norm = _length(gradients(of, θ, differentiable=True))
         away = norm - guide if self.hyper.alignment == "absolute" else norm / guide - 1
         return loss + self.hyper.coefficient * away.square(), norm
 
@@ -93,9 +93,10 @@ class FedGTSTClient(BaseClient):
         """Train the network in place, without the regulariser if ``guide`` is 0; return mean loss and gradient norm."""
         received = self._norm() if self.hyper.measured == "received" else 0.0
         norms: list[Tensor] = []
+        θ = [*trained(self.model).values()]
 
         def objective(rows: Tensor) -> Tensor:
-            result, norm = self.regularised(rows, guide)
+            result, norm = self.regularised(rows, guide, θ)
             norms.append(norm.detach())
             return result
 

@@ -36,7 +36,7 @@ from florilegium.models.batch_norm import (
     norms_of,
 )
 from florilegium.models.built import build_network
-from florilegium.models.called import called
+from florilegium.models.called import as_function
 from florilegium.models.implicit import implicit_derivative
 from florilegium.models.meta_nets import MetaNets, build_meta_nets
 from florilegium.models.parameters import Arrays, exchanged, get_arrays, part, set_arrays, trained
@@ -262,7 +262,8 @@ class FedL2PClient(BaseClient):
             for name, moments in statistics.items()
             for kind, moment in zip(("running_mean", "running_var"), moments, strict=True)
         }
-        return self.loss(called(self.model, {**θ, **buffers}, examples.x), examples=examples)
+        outputs = as_function(self.model, [*θ, *buffers])([*θ.values(), *buffers.values()], examples.x)
+        return self.loss(outputs, examples=examples)
 
     def _step(self, nets: MetaNets, gradients: Sequence[Tensor]) -> None:
         """Take a step on λ with the clipped hypergradient."""

@@ -8,6 +8,7 @@ which needs no labels. Clients with labels train θ and φ so that θ' predicts 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,10 @@ from florilegium.clients.core.training_facts import Training
 from florilegium.clients.hyper.subspace import FedTTAHyper
 from florilegium.common.errors import RunError
 from florilegium.common.memo import remembered
-from florilegium.models.called import called
+from florilegium.models.called import Function, as_function
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.parameters import Arrays, get_arrays, set_arrays, trained
+from florilegium.models.second_derivatives import CheapSecondDerivatives
 from florilegium.tasks.task import VECTOR
 
 PREFIX = "adaptation."
@@ -42,12 +44,13 @@ class FedTTAClient(BaseClient):
         if not self.data.labeled:
             raise RunError("this client has no labels to train with")
         φ, examples = self._receive(arrays), self.data.train
-        both = nn.ModuleList([self.model, φ])
+        both, θ, network = nn.ModuleList([self.model, φ]), [*trained(self.model).values()], self._function()
 
         def objective(rows: Tensor) -> Tensor:
             x = examples.x[rows]
-            adapted = self.adapted(φ, x, {**trained(self.model)}, differentiable=True)
-            return self.loss(called(self.model, adapted, x), rows)
+            with CheapSecondDerivatives():
+                adapted = self.adapted(φ, x, θ, network, differentiable=True)
+            return self.loss(network(adapted, x), rows)
 
         loss = self.descend(model=both, objective=objective)
         answer = get_arrays(self.model) | {PREFIX + name: array for name, array in get_arrays(φ).items()}
@@ -62,23 +65,33 @@ class FedTTAClient(BaseClient):
         x = self.data.train.x
         if not len(x):
             raise RunError("it has no inputs to adapt to")
+        θ, network = [*trained(self.model).values()], self._function()
         for part in x.tensor_split(math.ceil(len(x) / EVALUATION_BATCH)):  # equal sizes, since each part is one step
-            adapted = self.adapted(φ, part, {**trained(self.model)}, differentiable=False)
+            adapted = self.adapted(φ, part, θ, network, differentiable=False)
             with torch.no_grad():
-                for name, parameter in trained(self.model).items():
-                    parameter.copy_(adapted[name])
+                for parameter, new in zip(θ, adapted, strict=True):
+                    parameter.copy_(new)
         after = evaluate(self.model, self.data.test, self.task)
         return Answer({}, len(self.data.test), self.compared(after, before))
 
     def adapted(
-        self, φ: nn.Module, x: Tensor, parameters: dict[str, Tensor], *, differentiable: bool
-    ) -> dict[str, Tensor]:
-        """Return the adapted parameters θ' for inputs ``x`` (n, …), differentiable in θ and φ if asked for."""
-        outputs = φ(called(self.model, parameters, x))
-        loss = outputs.square().mean().add(TINY).sqrt()
-        slopes = gradients(loss, list(parameters.values()), differentiable=differentiable)
-        α = self.hyper.adaptation_rate
-        return {name: θ - α * g for (name, θ), g in zip(parameters.items(), slopes, strict=True)}
+        self, φ: nn.Module, x: Tensor, θ: Sequence[Tensor], network: Function, *, differentiable: bool
+    ) -> list[Tensor]:
+        """Return the adapted parameters θ' for inputs ``x`` (n, …), differentiable in θ and φ if asked for.
+
+        Args:
+            φ, x: see above.
+            θ: the parameters.
+            network: the network as a function of θ.
+            differentiable: whether derivatives of θ' are needed.
+        """
+        loss = φ(network(θ, x)).square().mean().add(TINY).sqrt()
+        slopes = gradients(loss, θ, differentiable=differentiable)
+        return [p - self.hyper.adaptation_rate * g for p, g in zip(θ, slopes, strict=True)]
+
+    def _function(self) -> Function:
+        """Return the network as a function of its trained parameters and of inputs."""
+        return as_function(self.model, trained(self.model))
 
     def _receive(self, arrays: Arrays) -> nn.Module:
         """Load the received arrays into the network and into φ; return φ."""

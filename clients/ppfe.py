@@ -208,7 +208,7 @@ class PPFEClient(BaseClient):
         own, shared = self.state.load(f"head{stage}"), self.state.load_shared(f"shared{stage}")
         if own is None or shared is None:
             lost = "its own" if own is None else "the shared"
-            raise DataError(f"{lost} part of stage {stage}'s model is gone from {self.state.folder.parent}")
+            raise DataError(f"{lost} part of stage {stage}'s model is gone from {self.state.own.shared.parent}")
         return own | shared
 
     def _member(self, stage: int) -> nn.Sequential:

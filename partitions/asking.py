@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from florilegium.common.errors import ConfigurationError, DataError, FlorilegiumError
 from florilegium.common.references import imported
 from florilegium.common.seeds import entropy
+from florilegium.partitions.natural_clients import Natural
 from florilegium.partitions.partitioning import Partitioning
 from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Rows
+from florilegium.partitions.shares import Rows, Shares
 from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable
 
@@ -31,8 +32,10 @@ def ask(
     names: NDArray[np.str_] | None,
     rng: np.random.Generator,
     domain: str = "",
-) -> tuple[list[Rows], list[list[str]]]:
+) -> tuple[Shares, Natural | None]:
     """Divide the training ``rows`` among clients; return each client's rows and the natural clients it consists of.
+
+    The second value is None where a partitioner makes the clients.
 
     Args:
         settings: settings of the federation.
@@ -46,8 +49,9 @@ def ask(
         ConfigurationError: if ``num-clients`` is 0 without natural clients, or the partitioner cannot divide numbers.
         DataError: if there are not enough rows, or the partitioner cannot divide them.
     """
-    from datasets import Dataset as HubDataset
     from datasets import disable_progress_bars
+
+    from florilegium.partitions.selecting import RowsToDivide
 
     disable_progress_bars()
     n, m = settings.num_clients, settings.samples_per_client
@@ -80,16 +84,17 @@ def ask(
         table |= imported(partitioning.columns)(settings, dataset, rows) if partitioning.columns else {}
     purpose = ("federation", domain) if domain else ("federation",)
     seed = entropy(settings.seed, *purpose) % 2**32
-    partitioner = _made(settings, partitioning, HubDataset.from_dict(table), seed)
+    partitioner = _made(settings, partitioning, RowsToDivide.of(table), seed)
     chosen, parts = _asked(settings, partitioner, None if names is None else rng)
     _check(settings, partitioning, rows, parts)
     if names is None:
-        return parts, [[]] * len(parts)
+        return parts, None
     if m:
-        parts = [part[:m] for part in parts]
+        parts, _ = parts.cut(np.minimum(parts.sizes, m))
     if hasattr(partitioner, "partition_id_to_natural_ids"):
-        return parts, [partitioner.partition_id_to_natural_ids[int(i)] for i in chosen]
-    return parts, [[partitioner.partition_id_to_natural_id[int(i)]] for i in chosen]
+        return parts, Natural.of([partitioner.partition_id_to_natural_ids[i] for i in chosen.tolist()])
+    single = [partitioner.partition_id_to_natural_id[i] for i in chosen.tolist()]
+    return parts, Natural(np.array(single, np.str_), np.ones(len(single), np.int64))
 
 
 def _label_of(dataset: Dataset, rows: Rows) -> NDArray[Any]:
@@ -133,27 +138,30 @@ def _made(settings: FederationSettings, partitioning: Partitioning, rows: HubDat
 
 def _asked(
     settings: FederationSettings, partitioner: Partitioner, rng: np.random.Generator | None
-) -> tuple[Rows, list[Rows]]:
+) -> tuple[Rows, Shares]:
     """Return the partitions that ``rng`` chooses, or all there are without it, and the rows of each.
 
     Raises:
         DataError: if the rows cannot be divided as asked, or a partition does not say which rows it has.
     """
+    from florilegium.partitions.selecting import rows_in
+
     name = f"partitioner '{settings.partitioner}'"
     with _failures_named(settings):
         try:
             count = partitioner.num_partitions
             chosen = np.arange(count) if rng is None else _chosen(settings, count, rng)
-            found = [partitioner.load_partition(int(number)) for number in chosen]
+            found = [rows_in(partitioner.load_partition(number)) for number in chosen.tolist()]
         except ValueError as error:  # flwr-datasets' word for data that do not suffice
             raise DataError(
                 f"{name} cannot share '{settings.dataset}' out over {settings.num_clients} clients: {error} Use fewer "
                 "clients, more samples, or (dirichlet) a larger alpha."
             ) from error
-        for number, part in zip(chosen, found, strict=True):
-            if "row" not in part.column_names:
-                raise DataError(f"{name}: partition {number} has lost the column 'row'")
-        return chosen, [np.asarray(part["row"], dtype=np.int64) for part in found]
+        parts = [part for part in found if part is not None]
+        if len(parts) < len(found):
+            lost = chosen[[part is None for part in found]]
+            raise DataError(f"{name}: partition {lost[0]} has lost the column 'row'")
+        return chosen, Shares.of(parts)
 
 
 def split_of(settings: FederationSettings) -> SplitTable | None:
@@ -187,7 +195,7 @@ def _failures_named(settings: FederationSettings) -> Iterator[None]:
         raise DataError(f"partitioner '{settings.partitioner}' failed: {type(error).__name__}: {error}") from error
 
 
-def _check(settings: FederationSettings, partitioning: Partitioning, rows: Rows, parts: list[Rows]) -> None:
+def _check(settings: FederationSettings, partitioning: Partitioning, rows: Rows, parts: Shares) -> None:
     """Check what every partition must satisfy, whoever made it.
 
     Raises:
@@ -199,16 +207,17 @@ def _check(settings: FederationSettings, partitioning: Partitioning, rows: Rows,
         raise DataError(f"{what}: made {len(parts)} clients, not num-clients = {settings.num_clients}")
     index = np.full(int(rows.max(initial=-1)) + 1, -1)
     index[rows] = np.arange(len(rows))
-    owners = np.zeros(len(rows), np.int64)
-    for client, part in enumerate(parts):
-        inside = (part >= 0) & (part < len(index))
-        inside[inside] = index[part[inside]] >= 0
-        if not inside.all():
-            raise DataError(f"{what}: client {client} would hold row {part[~inside][0]}, which is not to be divided")
-        counts = np.bincount(index[part], minlength=len(rows))
-        if counts.max(initial=0) > 1:
-            raise DataError(f"{what}: client {client} would hold row {rows[counts.argmax()]} more than once")
-        owners += counts
+    held, holders = parts.rows, parts.owners
+    inside = (held >= 0) & (held < len(index))
+    inside[inside] = index[held[inside]] >= 0
+    if not inside.all():
+        first = inside.argmin()
+        raise DataError(f"{what}: client {holders[first]} would hold row {held[first]}, which is not to be divided")
+    places = np.sort(holders * len(rows) + index[held])
+    if len(twice := places[1:][places[1:] == places[:-1]]):
+        client, place = divmod(int(twice[0]), len(rows))
+        raise DataError(f"{what}: client {client} would hold row {rows[place]} more than once")
+    owners = np.bincount(index[held], minlength=len(rows))
     if owners.max(initial=0) > 1 and not (partitioning.rows == "shared" and settings.samples_per_client):
         raise DataError(f"{what}: {owners.max()} clients would hold row {rows[owners.argmax()]}")
     if partitioning.rows == "all" and not owners.all():

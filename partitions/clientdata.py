@@ -256,9 +256,13 @@ def to_inputs(
     tensor = torch.from_numpy(np.require(x, requirements=["C", "W"])).to(device)
     match spec.kind:
         case "image":
-            scale, shift = _scaling(tuple(spec.mean), tuple(spec.std), device)
+            width, channels = tensor.shape[2:]
+            scale, shift = _scaling(tuple(spec.mean), tuple(spec.std), width if channels > 1 else 1, device)
+            pixels = (
+                tensor.flatten(2).to(torch.float32, copy=True).mul_(scale).sub_(shift).unflatten(2, (width, channels))
+            )
             # Rows are stored as (n, height, width, channels), so permuting gives the channels-last layout.
-            return (tensor * scale - shift).permute(0, 3, 1, 2)
+            return pixels.permute(0, 3, 1, 2)
         case "characters" | "tokens" | "pieces":
             return tensor.long()
         case "words":
@@ -269,9 +273,15 @@ def to_inputs(
 
 
 @lru_cache(maxsize=8)
-def _scaling(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return scale and shift of pixels, 0 to 255, per channel."""
-    return (1 / (255 * torch.tensor(std))).to(device), (torch.tensor(mean) / torch.tensor(std)).to(device)
+def _scaling(
+    mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return scale and shift of ``width`` pixels beside each other, 0 to 255, per channel.
+
+    To multiply whole rows by them is many times faster than to multiply three channels at a time.
+    """
+    scale, shift = 1 / (255 * torch.tensor(std)), torch.tensor(mean) / torch.tensor(std)
+    return scale.repeat(width).to(device), shift.repeat(width).to(device)
 
 
 def resize(x: Tensor, shape: Sequence[int]) -> Tensor:

@@ -9,6 +9,7 @@ from florilegium.common.seeds import numpy_generator
 from florilegium.partitions.asking import ask
 from florilegium.partitions.held_out import HELD_BACK, check_apart, hold_back, hold_out, matched
 from florilegium.partitions.natural_clients import (
+    Natural,
     check_names,
     client_column,
     client_names,
@@ -63,13 +64,13 @@ def divided(settings: FederationSettings, dataset: Dataset, rng: np.random.Gener
         assert split is not None
         groups = domains(settings, dataset, rows, split, tests)
     each = settings.model_copy(update={"num_clients": settings.num_clients // len(groups)})
-    dealt = Dealt([], [], [], split is not dataset.test or split is None, server, notes)
+    trains, tested, named = list[Shares](), list[Shares](), list[str]()
     for domain, (own, pool) in groups.items():
         try:
             train, clients = ask(each, dataset, own, owners, rng, domain)
         except DataError as error:
             raise DataError(f"domain '{domain}': {error}" if domain else str(error)) from error
-        if natural and split is not None:
+        if clients is not None and split is not None:
             test = rows_of(split, column, clients)
         elif natural:
             train, test = hold_back(train)
@@ -77,9 +78,11 @@ def divided(settings: FederationSettings, dataset: Dataset, rng: np.random.Gener
             train, test = hold_out(train, partitioning.held_out, rng)
         else:
             test = matched(dataset, train, split, pool, rng)
-        dealt.train.extend(train)
-        dealt.test.extend(test)
-        dealt.names.extend("|".join(client) or domain for client in clients)
+        trains.append(train)
+        tested.append(test)
+        named += [domain] * len(train) if clients is None else clients.joined
+    from_train = split is not dataset.test or split is None
+    dealt = Dealt(Shares.joined(trains), Shares.joined(tested), named, from_train, server, notes)
     check_apart(settings, dealt)
     return dealt
 
@@ -97,6 +100,6 @@ def validation_of(settings: FederationSettings, dataset: Dataset, dealt: Dealt) 
         column = client_column(settings, dataset)
         if has_names(split, column):
             single = settings.partitioner == "natural"
-            return Shares.of(rows_of(split, column, [[name] if single else name.split("|") for name in dealt.names]))
+            return rows_of(split, column, Natural.of([[name] if single else name.split("|") for name in dealt.names]))
     rng = numpy_generator(settings.seed, "federation", "validation")
-    return Shares.of(matched(dataset, dealt.train, split, np.arange(len(split)), rng))
+    return matched(dataset, dealt.train, split, np.arange(len(split)), rng)

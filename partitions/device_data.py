@@ -299,8 +299,6 @@ class _Reader:
                 raise DataError(f"{name}: a column mixes values that do not go together: {error}") from error
             return self.table(table, name, part)
         rows = laid_out(self.spec, x, f"{name}: pictures")
-        if rows.dtype != np.uint8:
-            raise DataError(f"{name}: pictures are {rows.dtype}, '{self.spec.name}' needs uint8, 0 to 255")
         return self._examples(rows, None if self._unlabeled(part) else y, name)
 
     def _cells(self, x: Any, name: str) -> Any:

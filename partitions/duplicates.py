@@ -31,6 +31,8 @@ MANY = 0.01
 PARTS = ("train", "test", "validation")
 """The splits of a dataset."""
 REFUSE, DROP = "refuse", "drop"
+_CHUNK = 4096
+"""Rows that are read at a time."""
 Kinds = NDArray[np.int64]
 """A number for each row, the same for equal rows."""
 
@@ -108,11 +110,11 @@ def duplicates(settings: FederationSettings, federation: Federation, dataset: Da
     owner, tester = (np.repeat(np.arange(len(federation)), shares.sizes) for shares in (held, tested))
     trained, tests = rows["train"][held.rows], rows.get(test_part, rows["train"])[tested.rows]
     count = 1 + max(int(part.max(initial=0)) for part in rows.values())
-    own = np.isin(tester * count + tests, owner * count + trained)
-    pairs = np.unique(owner * count + trained)
+    pairs = _distinct(owner * count + trained)
+    own = _among(tester * count + tests, pairs)
     # A row that several clients were given on purpose counts as its first owner's.
     _, first = np.unique(held.rows, return_index=True)
-    owners = np.unique(owner[first] * count + trained[first]) % count
+    owners = _distinct(owner[first] * count + trained[first]) % count
     shared = np.bincount(owners, minlength=count) > 1
     server = inputs["train"][federation.server]
     if "server" in inputs:
@@ -121,7 +123,7 @@ def duplicates(settings: FederationSettings, federation: Federation, dataset: Da
     if federation.validation is not None and getattr(settings, "validation_fraction", 0.0) > 0:
         validated = rows["validation"][federation.validation.rows]
     found = Duplicates(
-        len(tests), int(own.sum()), int((np.isin(tests, trained) & ~own).sum()), len(trained) - len(pairs),
+        len(tests), int(own.sum()), int((_among(tests, np.sort(trained)) & ~own).sum()), len(trained) - len(pairs),
         int(shared[trained[first]].sum()),
         int(np.isin(inputs.get(test_part, inputs["train"])[tested.rows], server).sum()),
         len(validated), int(np.isin(validated, trained).sum()),
@@ -164,6 +166,22 @@ def distinct(settings: FederationSettings, dataset: Dataset) -> Dataset:
     )  # fmt: skip
 
 
+def _distinct(values: Kinds) -> Kinds:
+    """Return the sorted values, each once; with many values this takes a fraction of the time of ``np.unique``."""
+    found = np.sort(values)
+    first = np.ones(len(found), bool)
+    first[1:] = found[1:] != found[:-1]
+    return found[first]
+
+
+def _among(values: Kinds, known: Kinds) -> NDArray[np.bool_]:
+    """Return which values are among the ``known`` ones, which are sorted."""
+    places = np.searchsorted(known, values)
+    found = places < len(known)
+    found[found] = known[places[found]] == values[found]
+    return found
+
+
 def _cached(settings: FederationSettings, dataset: Dataset, name: str) -> Path:
     return settings.cache / "datasets" / f"{dataset.spec.name}-{dataset.fingerprint}-{name}"
 
@@ -203,8 +221,12 @@ def _hashes(settings: FederationSettings, dataset: Dataset, part: str, split: Sp
 
 def _hashed(x: NDArray[Any]) -> NDArray[Any]:
     # Of a million rows two that differ have the same 64 bits with a probability of 3·10⁻⁸.
-    rows = (blake2b(np.ascontiguousarray(row).data, digest_size=8).digest() for row in x)
-    return np.frombuffer(b"".join(rows), np.uint64)
+    digests = []
+    for first in range(0, len(x), _CHUNK):
+        chunk = np.ascontiguousarray(x[first : first + _CHUNK])
+        data, size = chunk.reshape(-1).view(np.uint8).data, chunk[0].nbytes
+        digests += [blake2b(data[start : start + size], digest_size=8).digest() for start in range(0, len(data), size)]
+    return np.frombuffer(b"".join(digests), np.uint64)
 
 
 def _comparable(y: NDArray[Any]) -> NDArray[Any]:

@@ -25,7 +25,7 @@ from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.pooled import pooled
 from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Federation, Shares
+from florilegium.partitions.shares import Federation
 from florilegium.partitions.sources.tables import DROP
 from florilegium.partitions.spec import Dataset
 from florilegium.partitions.split_table import SplitTable, fixed
@@ -149,8 +149,8 @@ def _build(settings: FederationSettings, whole: Dataset, dataset: Dataset, table
     """Build the federation of ``whole``, whose rows are counted as in ``dataset``; ``table`` is its split, if fixed."""
     rng = numpy_generator(settings.seed, "federation", "rows")
     dealt = divided(settings, dataset, rng) if table is None else fixed(settings, table, whole, rng)
-    empty = [i for i, rows in enumerate(dealt.train) if len(rows) == 0]
-    if empty:
+    empty = np.flatnonzero(dealt.train.sizes == 0)
+    if len(empty):
         raise DataError(f"num-clients: client {empty[0]} would have no training example; use fewer clients")
     count, partitioning = len(dealt.train), PARTITIONERS[settings.partitioner]
     if partitioning.views and dataset.spec.kind != "image":
@@ -167,7 +167,7 @@ def _build(settings: FederationSettings, whole: Dataset, dataset: Dataset, table
     labeled = np.ones(count, dtype=bool)
     labeled[rng.permutation(seen)[max(1, round(settings.labeled_fraction * len(seen))) :]] = False
     federation = Federation(
-        Shares.of(dealt.train), Shares.of(dealt.test), dealt.test_from_train, unseen, labeled,
+        dealt.train, dealt.test, dealt.test_from_train, unseen, labeled,
         np.zeros(count, np.float32), np.array(dealt.names), dealt.server, notes=dealt.notes,
         validation=validation_of(settings, dataset, dealt),
     )  # fmt: skip

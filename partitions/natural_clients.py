@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
 import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError, DataError, nearest
 from florilegium.partitions.held_out import kept
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Rows
+from florilegium.partitions.shares import Rows, Shares
 from florilegium.partitions.sources.names import MISSING
 from florilegium.partitions.spec import Dataset, Split
+
+
+@dataclass(frozen=True)
+class Natural:
+    """Which natural clients each of n clients consists of.
+
+    Attributes:
+        names: names of natural clients, those of the first client first, (k,).
+        counts: of how many natural clients each client consists, (n,).
+    """
+
+    names: NDArray[np.str_]
+    counts: Rows
+
+    @staticmethod
+    def of(groups: Sequence[Sequence[str]]) -> Natural:
+        """Return the natural clients of groups, one for each client."""
+        names = np.array(list(chain.from_iterable(groups)), np.str_)
+        return Natural(names, np.array([len(group) for group in groups], np.int64))
+
+    @property
+    def joined(self) -> list[str]:
+        """The name of each client: those of its natural clients, joined by "|"."""
+        names, ends = self.names.tolist(), np.cumsum(self.counts).tolist()
+        return ["|".join(names[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def with_enough_tests(
@@ -25,7 +54,7 @@ def with_enough_tests(
     if test_from_train:
         names, counts = np.unique(owners, return_counts=True)
         counts = np.minimum(counts, settings.samples_per_client or counts)
-        counts = counts - np.array([kept(int(count)) for count in counts])
+        counts = counts - kept(counts)
     else:
         assert dataset.test is not None
         names, counts = np.unique(client_names(dataset.test, column), return_counts=True)
@@ -150,16 +179,15 @@ def client_names(split: Split, column: str) -> NDArray[np.str_]:
     return joined
 
 
-def rows_of(split: Split, column: str, groups: list[list[str]]) -> list[Rows]:
-    """Return the rows of each group of natural clients; an empty array for a group without rows in the split."""
+def rows_of(split: Split, column: str, clients: Natural) -> Shares:
+    """Return the rows of each client, those of one natural client after the other; none if the split has none."""
     values = client_names(split, column)
     order = np.argsort(values, kind="stable")
     values = values[order]
-
-    def rows(name: str) -> Rows:
-        return order[np.searchsorted(values, name, "left") : np.searchsorted(values, name, "right")]
-
-    return [np.concatenate([rows(name) for name in group]) for group in groups]
+    starts, ends = (np.searchsorted(values, clients.names, side) for side in ("left", "right"))
+    found = Shares.between(order, starts, ends)
+    firsts = np.concatenate([[0], np.cumsum(clients.counts)])
+    return Shares(found.rows, found.offsets[firsts])
 
 
 def domains(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,33 @@ class Shares:
     offsets: Rows
 
     @staticmethod
-    def of(parts: list[Rows]) -> Shares:
+    def of(parts: Sequence[Rows]) -> Shares:
         """Store ``parts``, one array of row numbers per client."""
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-        return Shares(np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64), offsets)
+        rows = np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
+        return Shares.sized(rows, np.array([len(part) for part in parts], np.int64))
+
+    @staticmethod
+    def sized(rows: Rows, sizes: Rows) -> Shares:
+        """Give the first client the first ``sizes[0]`` of the ``rows``, the next one those that follow, and so on."""
+        return Shares(rows, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+    @staticmethod
+    def joined(parts: Sequence[Shares]) -> Shares:
+        """Return the clients of all parts, one part after the other."""
+        return Shares.sized(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "sizes")))
+
+    @staticmethod
+    def between(rows: Rows, starts: Rows, ends: Rows) -> Shares:
+        """Give each client i ``rows[starts[i]:ends[i]]``."""
+        found = Shares.sized(rows[:0], ends - starts)
+        places = np.arange(found.offsets[-1]) + np.repeat(starts - found.offsets[:-1], found.sizes)
+        return Shares(rows[places], found.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __iter__(self) -> Iterator[Rows]:
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, client: int) -> Rows:
         return self.rows[self.offsets[client] : self.offsets[client + 1]]
@@ -34,6 +58,20 @@ class Shares:
     def sizes(self) -> Rows:
         """Number of rows of each client."""
         return np.diff(self.offsets)
+
+    @property
+    def owners(self) -> Rows:
+        """The client that holds each of ``rows``."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def ordered(self) -> Shares:
+        """Return the same rows, those of each client in ascending order."""
+        return Shares(self.rows[np.lexsort((self.rows, self.owners))], self.offsets)
+
+    def cut(self, counts: Rows) -> tuple[Shares, Shares]:
+        """Return the first ``counts[i]`` rows of each client i, and the rest of its rows."""
+        middle = self.offsets[:-1] + counts
+        return Shares.between(self.rows, self.offsets[:-1], middle), Shares.between(self.rows, middle, self.offsets[1:])
 
 
 @dataclass(frozen=True)
@@ -49,9 +87,9 @@ class Dealt:
         notes: what is to be said of rows that are not used; None if there is nothing to say.
     """
 
-    train: list[Rows]
-    test: list[Rows]
-    names: list[str]
+    train: Shares
+    test: Shares
+    names: Sequence[str]
     test_from_train: bool
     server: Rows
     notes: str | None = None
@@ -155,22 +193,36 @@ class Federation:
     def class_counts(self, dataset: Dataset, part: str = "train") -> Rows:
         """Return how many examples of each stratum (class) each client holds in ``part``, (n, C); (n, 1) without."""
         task = dataset.spec.learned
-        return np.stack(
-            [
-                np.bincount(task.strata(split.y[rows]), minlength=max(1, task.num_strata))
-                for split, rows in (client_rows(self, dataset, i, part) for i in range(len(self)))
-            ]
-        )
+        shares, split = held(self, dataset, part)
+        return counted(shares, task.strata(split.y), max(1, task.num_strata))
+
+
+def counted(shares: Shares, kinds: Rows, count: int) -> Rows:
+    """Return how many rows of each kind each client holds, (n, count).
+
+    Args:
+        shares: rows of n clients.
+        kinds: kind of every row, 0..count − 1.
+        count: number of kinds.
+    """
+    cells = shares.owners * count + kinds[shares.rows]
+    return np.bincount(cells, minlength=len(shares) * count).reshape(len(shares), count)
+
+
+def held(federation: Federation, dataset: Dataset, part: str) -> tuple[Shares, Split]:
+    """Return the rows of each client in ``part`` ("train", "test" or "validation"), and the split that they are of."""
+    if part == "validation":
+        assert dataset.validation is not None
+        assert federation.validation is not None
+        return federation.validation, dataset.validation
+    if part == "train":
+        return federation.train, dataset.train
+    split = dataset.train if federation.test_from_train else dataset.test
+    assert split is not None
+    return federation.test, split
 
 
 def client_rows(federation: Federation, dataset: Dataset, client: int, part: str) -> tuple[Split, Rows]:
     """Return the split that ``part`` ("train", "test" or "validation") of a client comes from, and its rows in it."""
-    if part == "validation":
-        assert dataset.validation is not None
-        assert federation.validation is not None
-        return dataset.validation, federation.validation[client]
-    if part == "train":
-        return dataset.train, federation.train[client]
-    split = dataset.train if federation.test_from_train else dataset.test
-    assert split is not None
-    return split, federation.test[client]
+    shares, split = held(federation, dataset, part)
+    return split, shares[client]

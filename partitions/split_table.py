@@ -9,7 +9,7 @@ import numpy as np
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.partitions.held_out import hold_back, matched
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Dealt, Rows
+from florilegium.partitions.shares import Dealt, Rows, Shares
 from florilegium.partitions.spec import Dataset
 
 
@@ -150,11 +150,11 @@ def fixed(settings: FederationSettings, table: SplitTable, dataset: Dataset, rng
             )
     table.check()
     table.check_against(dataset, settings.num_clients)
-    train, names, no_rows = list(table.train), list(table.names), np.zeros(0, np.int64)
+    train, names, no_rows = Shares.of(table.train), table.names, np.zeros(0, np.int64)
     if table.test is not None:
-        return Dealt(train, list(table.test), names, table.pooled, no_rows)
+        return Dealt(train, Shares.of(table.test), names, table.pooled, no_rows)
     if table.pooled or dataset.test is None:
-        train, test = hold_back([rng.permutation(rows) for rows in train])
+        train, test = hold_back(Shares.of([rng.permutation(rows) for rows in train]))
         return Dealt(train, test, names, True, no_rows)
     test = matched(dataset, train, dataset.test, np.arange(len(dataset.test)), rng)
     return Dealt(train, test, names, False, no_rows)

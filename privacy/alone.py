@@ -62,13 +62,15 @@ def _differing(network: nn.Module, x: Tensor, *, ghost: bool) -> str:
     except Exception as error:  # Opacus raises many kinds of errors about layers that it does not know
         raise RunError(f"Opacus fails on it: {type(error).__name__}: {error}") from error
     else:
-        if ghost:
+        unused = set() if ghost else private.idle()
+        if idle := [name for name, parameter in trained.items() if parameter in unused]:
+            raise RunError(f"'{idle[0]}' has no part in its outputs, and examples have no gradients of it")
+        measured = private.norms()
+        if measured is not None:
             norms = torch.stack([gradient.flatten(1).square().sum(dim=1) for gradient in right.values()]).sum(dim=0)
             right = {"the norm": norms.sqrt()}
-            found = {"the norm": private.model.per_sample_gradient_norms.detach()}
+            found = {"the norm": measured}
         else:
-            if idle := [name for name, parameter in trained.items() if parameter.grad_sample is None]:  # type: ignore[attr-defined]
-                raise RunError(f"'{idle[0]}' has no part in its outputs, and Opacus no gradients for it")
             found = {name: parameter.grad_sample for name, parameter in trained.items()}  # type: ignore[attr-defined]
     finally:
         private.end()

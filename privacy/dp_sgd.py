@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from scipy.optimize import brentq
 from torch import Tensor, nn
 
 from florilegium.common.errors import RunError
+from florilegium.privacy.booked import Booked, supported
 from florilegium.privacy.ledger import Ledger
 from florilegium.privacy.noise import secret_generator
 
@@ -140,6 +142,7 @@ class PrivateGradients:
         examples: number of training examples n.
         ghost: whether to use ghost clipping (Li et al. 2022), which never stores per-example gradients: one backward
             pass for their norms, another for the clipped sum. It needs less memory, and is faster for large layers.
+            Networks of dense and convolutional layers alone need neither (:mod:`florilegium.privacy.booked`).
 
     Raises:
         RunError: if Opacus does not support per-example gradients for some layer of the network.
@@ -158,6 +161,16 @@ class PrivateGradients:
         for name, module in model.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:  # with parameters or without
                 raise RunError(f"layer '{name}' is batch norm, which mixes examples: none has a gradient of its own")
+        self._expected = max(1, round(rate * examples))
+        # Anyone who knew the seed could subtract the noise. PyTorch's CPU generator has a seed of only 32 bits.
+        self._rng = secret_generator()
+        self._deviation = multiplier * clip_norm
+        self._backward = False  # whether there was a backward pass since the last step
+        self._booked: Booked | None = None
+        self.model: Any = model
+        if supported(model):
+            self._booked, self._layouts = Booked(model, clip_norm), []
+            return
         try:
             for parameter, _ in self._layouts:
                 parameter.data = _plain(parameter.data)
@@ -168,16 +181,12 @@ class PrivateGradients:
         except Exception as error:
             self.end()
             raise RunError(f"the network has a layer without gradients of single examples: {error}") from error
-        # Anyone who knew the seed could subtract the noise. PyTorch's CPU generator has a seed of only 32 bits.
-        self._rng = secret_generator()
-        self._deviation = multiplier * clip_norm
         self._ghost = ghost
-        self._backward = False  # whether there was a backward pass since the last step
         self._optimizer = (DPOptimizerFastGradientClipping if ghost else DPOptimizer)(
             torch.optim.SGD(self._parameters, lr=0.0),
             noise_multiplier=0.0,  # Opacus clips; protect() adds the noise
             max_grad_norm=clip_norm,
-            expected_batch_size=max(1, round(rate * examples)),
+            expected_batch_size=self._expected,
         )
 
     def batch(self) -> Tensor:
@@ -199,6 +208,12 @@ class PrivateGradients:
             return torch.zeros((), device=rows.device)
         losses = objective(rows)
         self._backward = True
+        if self._booked is not None:
+            self._count = len(rows)
+            losses.sum().backward()
+            if any(parameter.grad is not None for parameter in self._parameters):
+                raise RunError("a parameter of the network is used without its layer, and has no gradients of examples")
+            return losses.detach().mean()
         if not self._ghost:
             losses.mean().backward()
             return losses.detach().mean()
@@ -212,7 +227,12 @@ class PrivateGradients:
 
     def protect(self) -> None:
         """Store the clipped and noised mean gradient of the batch in ``.grad``; for an empty batch, only noise."""
-        if self._backward:
+        if self._backward and self._booked is not None:
+            self._backward = False
+            for parameter, clipped in self._booked.clipped(self._count)[1]:
+                parameter.grad = clipped / self._expected
+            self._booked.forget()
+        elif self._backward:
             self._backward = False
             self._optimizer.pre_step()
             if not self._finite():
@@ -223,7 +243,7 @@ class PrivateGradients:
                 parameter.grad = torch.zeros_like(parameter)
             if self._deviation:
                 noise = torch.from_numpy(self._rng.standard_normal(tuple(parameter.shape), np.float32))
-                scale = self._deviation / self._optimizer.expected_batch_size
+                scale = self._deviation / self._expected
                 parameter.grad.add_(noise.to(parameter.device), alpha=scale)
 
     def _finite(self) -> bool:
@@ -239,13 +259,32 @@ class PrivateGradients:
             kept = torch.where(usable.view(-1, *[1] * (sample.dim() - 1)), sample, 0.0)
             parameter.grad_sample, parameter.summed_grad = kept, None  # type: ignore[attr-defined]
 
+    def idle(self) -> set[nn.Parameter]:
+        """Return the trained parameters that had no part in the outputs; with ghost clipping, Opacus does not know."""
+        if self._booked is not None:
+            return self._booked.idle()
+        return set() if self._ghost else {p for p in self._parameters if p.grad_sample is None}  # type: ignore[attr-defined]
+
+    def norms(self) -> Tensor | None:
+        """Return the norms of the gradients of the batch's examples, (b,), before the step; None if all are known."""
+        if self._booked is not None:
+            return self._booked.clipped(self._count)[0]
+        return self.model.per_sample_gradient_norms.detach() if self._ghost else None
+
     def forget(self) -> None:
         """Reset all gradients, before a step."""
-        self._optimizer.zero_grad()
+        if self._booked is None:
+            self._optimizer.zero_grad()
+            return
+        self._booked.forget()
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def end(self) -> None:
         """Remove everything added to the network, even after an error: the next client uses the same network."""
-        if hasattr(self, "model"):
+        if self._booked is not None:
+            self._booked.end()
+        elif self.model is not self._network:
             self.model.remove_hooks()
         for module in self._network.modules():
             for name in ("activations", "max_batch_len"):

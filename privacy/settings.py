@@ -44,7 +44,8 @@ class PrivacySettings(Section):
     )
     gradients: Literal["hooks", "ghost"] = key(
         "hooks",
-        "for `unit = example`: compute per-example gradients, or only their norms (ghost clipping)",
+        "for `unit = example`, where layers are not all dense or convolutional: compute per-example gradients, or only "
+        "their norms (ghost clipping)",
         where="privacy.unit=example",
     )
     clip_quantile: float = key(

@@ -210,7 +210,7 @@ class BaseClient(NumPyClient):
             if name == "test" and len(self.data.validation):
                 found = evaluate(self.predictor, self.data.validation, self.task)
                 answer.metrics.update({f"validation_{name}": found[name] for name in measured(self.task)})
-            if name == "test" and self.settings.attack != "none":
+            if name == "test":
                 answer.metrics.update(self._attacked())
         if self.settings.privacy.unit == "example":
             answer.metrics["epsilon"] = self.account.epsilon()
@@ -254,8 +254,9 @@ class BaseClient(NumPyClient):
         """
         set_arrays(self.model, arrays)
         metrics = before = evaluate(self.predictor, self.data.test, self.task)
+        reached = {f"{name}_global": share for name, share in self._attacked().items()}
         if self.personalise():
-            metrics = self.compared(evaluate(self.predictor, self.data.test, self.task), before)
+            metrics = self.compared(evaluate(self.predictor, self.data.test, self.task), before) | reached
         return Answer({}, len(self.data.test), metrics)
 
     @phase
@@ -434,7 +435,7 @@ class BaseClient(NumPyClient):
         """The privacy cost of this client's training so far in this run."""
         from florilegium.privacy.dp_sgd import Account
 
-        return Account(self.state.folder / ACCOUNT, self.settings.privacy.delta)
+        return Account(self.state.own.file(ACCOUNT), self.settings.privacy.delta)
 
     def _private_gradients(self, examples: Examples, epochs: int | None) -> Callable[[nn.Module], PrivateGradients]:
         """Record the privacy cost of a training; return a function that makes a network's gradients private.
@@ -455,6 +456,8 @@ class BaseClient(NumPyClient):
     def _attacked(self) -> dict[str, float]:
         """Return the share of test examples for which the model predicts what attackers want; {} without a goal."""
         s = self.settings
+        if s.attack == "none":
+            return {}
         goal = attack_of(s.attack, s.attack_keys).probed(self.data.test)
         if goal is None or not len(goal):
             return {}

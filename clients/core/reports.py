@@ -41,7 +41,7 @@ ROUNDING = 1e-4
 ENDINGS = ("", "_global")
 """Ends of the names under which the phases of most methods report the task's numbers."""
 SUCCESS = "attack_success"
-GOAL: Reports = {SUCCESS: SHARE}
+GOAL: Reports = {f"{SUCCESS}{ending}": SHARE for ending in ENDINGS}
 """What clients report from a test if attackers have a goal: for which share of examples they reach it."""
 COST: Reports = {"epsilon": POSITIVE}
 """What every client reports if its examples are private."""

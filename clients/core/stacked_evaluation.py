@@ -17,6 +17,7 @@ from florilegium.clients.core.stacked_examples import form_for, joined, kind_of,
 from florilegium.clients.core.together import Request, Waiting
 from florilegium.clients.core.training import EVALUATION_BATCH
 from florilegium.models.stacked import stacked
+from florilegium.models.stacked_norms import Norms
 from florilegium.partitions.clientdata import Examples
 from florilegium.tasks.task import Task
 
@@ -36,7 +37,7 @@ class Features(Request):
     @classmethod
     def of(cls, network: nn.Module, examples: Examples) -> Self | None:
         """Return the request; None if examples may affect each other's outputs, and without examples."""
-        form = stacked(network) if len(examples) else None
+        form = stacked(network, norms=True) if len(examples) else None
         return None if form is None else cls(network, examples, (form.signature, kind_of(examples)))
 
     @classmethod
@@ -81,16 +82,17 @@ class Evaluation(Request):
 def _outputs(waiting: Sequence[Waiting]) -> Tensor:
     """Return the outputs for the examples of all clients, one client after the other, (Σ n_i, …)."""
     parts: list[Examples] = [one.request.examples for one in waiting]
-    contents = [one.shared.parameters for one in waiting]
+    contents = [[*one.shared.parameters, *one.shared.buffers] for one in waiting]
     x = joined(parts).x
     # One comparison for each parameter, not for each client: a GPU would have to finish each.
     if all(bool((torch.stack(copies) == copies[0]).all()) for copies in zip(*contents, strict=True)):
         return _alone(waiting[0], x)
-    form, device = form_for(waiting[0].request.network, parts[0]), x.device
+    form, device = form_for(waiting[0].request.network, parts[0], norms=True), x.device
     if form is None:
         return torch.cat([_alone(one, one.request.examples.x) for one in waiting])
     order = sorted(range(len(parts)), key=lambda index: -len(parts[index]))
-    parameters = [torch.stack(copies) for copies in zip(*(contents[index] for index in order), strict=True)]
+    tensors = [torch.stack(copies) for copies in zip(*(contents[index] for index in order), strict=True)]
+    count = len(waiting[0].shared.parameters)
     sizes, first = torch.tensor([*map(len, parts)])[order], starts(parts)[order]
     blocks = []
     for begin in range(0, int(sizes[0]), _BLOCK):
@@ -98,7 +100,9 @@ def _outputs(waiting: Sequence[Waiting]) -> Tensor:
         places = torch.arange(begin, min(begin + _BLOCK, int(sizes[0])))
         # The last example of a client with fewer ones is repeated.
         rows = first[:active, None] + torch.minimum(places, sizes[:active, None] - 1)
-        blocks.append((rows, form([parameter[:active] for parameter in parameters], x[rows.to(device)])))
+        now = [tensor[:active] for tensor in tensors]
+        outputs = form(now[:count], x[rows.to(device)], Norms(now[count:], training=False))
+        blocks.append((rows, outputs))
     result = blocks[0][1].new_empty(len(x), *blocks[0][1].shape[2:])
     for rows, outputs in blocks:
         result[rows.flatten().to(device)] = outputs.flatten(0, 1)

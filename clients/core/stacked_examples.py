@@ -11,9 +11,15 @@ from florilegium.models.stacked import StackedNetwork, stacked
 from florilegium.partitions.clientdata import Examples
 
 
-def form_for(network: nn.Module, examples: Examples) -> StackedNetwork | None:
-    """Return a network's stacked form, if it has one that is faster on the examples' device."""
-    return stacked(network, gpu=examples.y.is_cuda)
+def form_for(network: nn.Module, examples: Examples, *, norms: bool = False) -> StackedNetwork | None:
+    """Return a network's stacked form, if it has one that is faster on the examples' device.
+
+    Args:
+        network: the network.
+        examples: what it is used on.
+        norms: whether the caller gives what batch norm needs.
+    """
+    return stacked(network, gpu=examples.y.is_cuda, norms=norms)
 
 
 def kind_of(examples: Examples) -> Hashable:

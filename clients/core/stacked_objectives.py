@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from florilegium.models.stacked import StackedNetwork
+from florilegium.models.stacked_norms import Norms
 from florilegium.tasks.task import Task
 
 
@@ -22,6 +23,7 @@ class Batch:
         weights: weight of each example in its client's mean, 0 for those that fill up, (n, b).
         sizes: number of examples of each client, (n,).
         least: a number that no size falls below.
+        norms: what the network's batch norm needs, if it has any.
     """
 
     x: Tensor
@@ -29,6 +31,7 @@ class Batch:
     weights: Tensor
     sizes: Tensor
     least: int
+    norms: Norms | None = None
 
 
 class StackedObjective(ABC):
@@ -71,7 +74,7 @@ class StackedLoss(StackedObjective):
     def together(objectives: Sequence[StackedLoss], parameters: Sequence[Tensor], batch: Batch) -> Tensor:
         """Return the loss of each client, (n,)."""
         first = objectives[0]
-        losses = losses_together(first._task, first._form(parameters, batch.x), batch.y)
+        losses = losses_together(first._task, first._form(parameters, batch.x, batch.norms), batch.y)
         return (losses * batch.weights).sum(dim=1)
 
 

@@ -28,12 +28,14 @@ from florilegium.clients.core.training import (
     Objective,
     Trained,
     gradient_of,
+    least_of,
     make_optimizer,
     shuffled,
     trained_groups,
     weights_of,
     without_denormals,
 )
+from florilegium.models.stacked_norms import Norms
 from florilegium.partitions.clientdata import Examples
 from florilegium.tasks.task import Task
 
@@ -97,7 +99,9 @@ class Training(Request):
         special = special or settings.micro_batch or settings.precision != "float32"
         if special or not chosen or not steps or not epoch:
             return None
-        if stackable is None and (form := form_for(model, examples)) is not None:
+        if stackable is None and (form := form_for(model, examples, norms=not fixed_norms)) is not None:
+            if form.has_norms and least_of(model, examples, settings.batch_size) > 1:
+                return None
             stackable = StackedLoss(form, task)
         if stackable is None or stackable.key is None:
             return None
@@ -119,12 +123,16 @@ class Training(Request):
         order = sorted(range(len(waiting)), key=lambda index: -waiting[index].request.steps)
         jobs: list[Training] = [waiting[index].request for index in order]
         clients = [waiting[index].shared for index in order]
-        parameters = [torch.stack(copies) for copies in zip(*(client.parameters for client in clients), strict=True)]
-        together = _Together(jobs, parameters)
+        parameters, buffers = (
+            [torch.stack(copies) for copies in zip(*contents, strict=True)]
+            for contents in ([client.parameters for client in clients], [client.buffers for client in clients])
+        )
+        together = _Together(jobs, parameters, buffers)
         trained = together.train()
         together.take_draws()
-        for job, client, results in zip(jobs, clients, zip(*parameters, strict=True), strict=True):
-            client.parameters = results
+        for index, (job, client) in enumerate(zip(jobs, clients, strict=True)):
+            client.parameters = [copies[index] for copies in parameters]
+            client.buffers = [copies[index] for copies in buffers]
             if job.hook is not None:
                 job.hook.steps += job.steps
             if job.order is not None:
@@ -158,9 +166,10 @@ class Training(Request):
 
 
 class _Batches:
-    """All batches of a training of N clients."""
+    """All batches of a training of N clients, with the buffers of their networks, (N, *shape) each."""
 
-    def __init__(self, jobs: Sequence[Training]) -> None:
+    def __init__(self, jobs: Sequence[Training], buffers: Sequence[Tensor]) -> None:
+        self._buffers = buffers
         self._examples = joined([job.examples for job in jobs])
         device = self._examples.y.device
         # Copies, since a client whose training has failed here has to draw the same again.
@@ -182,7 +191,10 @@ class _Batches:
         width = self._widths[step]
         rows, weights = self._rows[:active, step, :width], self._weights[:active, step, :width]
         x, y = self._examples.x[rows], self._examples.y[rows]
-        return Batch(x, y, weights, self._sizes[:active, step], self._least[step])
+        sizes, least = self._sizes[:active, step], self._least[step]
+        buffers = [buffer[:active] for buffer in self._buffers]
+        norms = Norms(buffers, training=True, sizes=None if least == width else sizes)
+        return Batch(x, y, weights, sizes, least, norms)
 
 
 class _Together:
@@ -190,12 +202,13 @@ class _Together:
 
     Args:
         jobs: their requests, sorted by the number of steps, most first.
-        parameters: the stacked parameters, (N, *shape) each, in the order of the network; changed in place.
+        parameters, buffers: the stacked parameters and buffers, (N, *shape) each, in the order of the network; changed
+            in place.
     """
 
-    def __init__(self, jobs: Sequence[Training], parameters: Sequence[Tensor]) -> None:
+    def __init__(self, jobs: Sequence[Training], parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         self._jobs, self._parameters = jobs, parameters
-        self._batches = _Batches(jobs)
+        self._batches = _Batches(jobs, buffers)
 
     def take_draws(self) -> None:
         """Set the clients' generators to what they are after the training."""

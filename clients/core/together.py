@@ -40,8 +40,8 @@ class Parts:
     def __init__(self, network: nn.Module, known: Sequence[Tensor] = ()) -> None:
         self.modules = list(network.modules())
         ids = {id(tensor) for tensor in known}
-        self.parameters = list(network.parameters())
-        self.tensors = [tensor for tensor in (*self.parameters, *network.buffers()) if id(tensor) not in ids]
+        self.parameters, self.buffers = list(network.parameters()), list(network.buffers())
+        self.tensors = [tensor for tensor in (*self.parameters, *self.buffers) if id(tensor) not in ids]
 
     def set_mode(self, modes: Sequence[bool]) -> None:
         """Set the training mode of each module."""
@@ -73,6 +73,15 @@ class Shared:
     @parameters.setter
     def parameters(self, contents: Sequence[Tensor]) -> None:
         self._copies |= zip(map(id, self._parts[-1].parameters), contents, strict=True)
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The contents of the last network's buffers, in the same way."""
+        return [self._copies[id(buffer)] for buffer in self._parts[-1].buffers]
+
+    @buffers.setter
+    def buffers(self, contents: Sequence[Tensor]) -> None:
+        self._copies |= zip(map(id, self._parts[-1].buffers), contents, strict=True)
 
     def load(self) -> None:
         """Copy the contents back into the networks."""

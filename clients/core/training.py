@@ -276,7 +276,7 @@ def train(
         raise RunError("nothing is trained: all parameters of this part of the network are frozen")
     descent = _Descent(model, groups, settings, decay, gradient_hook)
     if least is None:
-        least = 1 if fixed_norms or private is not None else _least(model, examples, settings.batch_size)
+        least = 1 if fixed_norms or private is not None else least_of(model, examples, settings.batch_size)
     if 0 < (largest := min(len(examples), settings.batch_size)) < least:
         raise RunError(
             f"batch norm needs at least {least} examples in a batch, and there is only {largest}: it has "
@@ -366,8 +366,8 @@ class _Descent:
         return float(self._norm)
 
 
-def _least(model: nn.Module, examples: Examples, size: int) -> int:
-    """Return the fewest examples of a batch; to find out takes a forward pass, which most clients are spared."""
+def least_of(model: nn.Module, examples: Examples, size: int) -> int:
+    """Return the fewest examples of a batch of ``size``; to find out takes a forward pass, which most are spared."""
     return least_batch(model, examples) if size == 1 or len(examples) % size == 1 else 1
 
 

@@ -52,8 +52,9 @@ UPDATE_NORM, GRADIENT_NORM = "update-norm", "gradient-norm"
 the gradient of its last step."""
 
 
-VERSION = 2
-"""Version of the messages (docs/wire.md); 1, which announced none, sent frozen parameters as the others."""
+VERSION = 3
+"""Version of the messages (docs/wire.md); 1, which announced none, sent frozen parameters as the others, and 2 every
+record as an object of its own."""
 
 REFUSED = "the owner of this device has refused"
 """Beginning of the error with which a device refuses what its owner does not allow (docs/owner.md)."""

@@ -14,7 +14,7 @@ from florilegium.clients.hyper.subspace import SubspaceHyper
 from florilegium.common.errors import RunError
 from florilegium.common.memo import remembered
 from florilegium.models.batch_norm import has_lone_channels
-from florilegium.models.called import called
+from florilegium.models.called import Function, as_function
 from florilegium.models.parameters import trained
 from florilegium.models.subspace import Expansion, expansion
 
@@ -27,14 +27,12 @@ class SubspaceClient(BaseClient):
 
     def logits(self, x: Tensor, v: Tensor) -> Tensor:
         """Return f(x; θ₀ + Pv), (n, C), differentiable in v (k,)."""
-        tensors = {name: one[0] for name, one in zip(trained(self.model), self.parameters(v[None]), strict=True)}
-        return called(self.model, tensors, x)
+        return self._function([one[0] for one in self.parameters(v[None])], x)
 
     def parameters(self, v: Tensor) -> list[Tensor]:
         """Return θ₀ + Pv of n points v (n, k), as its trained parameters, (n, *shape) each; differentiable in v."""
-        P = self._expansion(v)
+        P, shapes = self._expansion(v), self._shapes
         θ = self._origin + (P(v[0])[None] if len(v) == 1 else torch.vmap(P)(v))
-        shapes = [parameter.shape for parameter in trained(self.model).values()]
         parts = θ.split([shape.numel() for shape in shapes], dim=1)
         return [part.view(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -73,9 +71,19 @@ class SubspaceClient(BaseClient):
         device = self.data.train.y.device
         return torch.cat([torch.from_numpy(self.initial[name]).reshape(-1) for name in trained(self.model)]).to(device)
 
+    @cached_property
+    def _shapes(self) -> list[torch.Size]:
+        """Return the shapes of the trained parameters."""
+        return [parameter.shape for parameter in trained(self.model).values()]
+
+    @cached_property
+    def _function(self) -> Function:
+        """Return the network as a function of its trained parameters and of inputs."""
+        return as_function(self.model, trained(self.model))
+
     def _expansion(self, like: Tensor) -> Expansion:
         """Return P, which all clients of the process share, on the device of ``like``."""
-        d = sum(parameter.numel() for parameter in trained(self.model).values())
+        d = sum(shape.numel() for shape in self._shapes)
         return _expansion(self.hyper.expansion, d, self.hyper.dimensions, self.settings.seed).to(like)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Self
 
 from florilegium.clients.core.base import Answer
 from florilegium.clients.core.gather import Gathers
+from florilegium.clients.core.own_files import OwnFiles
 from florilegium.clients.core.settings import ClientSettings
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Request
@@ -23,13 +23,13 @@ class Place:
     Attributes:
         settings: the run's configuration.
         deployed: whether the host is a real device's.
-        folder: returns the folder of a client's state for a request.
+        files: returns where a client's own files are, for a request.
         reportable: names of all numbers that a client may report.
     """
 
     settings: ClientSettings
     deployed: bool
-    folder: Callable[[Request, str], Path]
+    files: Callable[[Request, str], OwnFiles]
     reportable: Sequence[str]
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
 from florilegium.clients.core.gather import Gathers, Result, weight_of
+from florilegium.clients.core.own_files import OwnFiles
 from florilegium.clients.core.reduce import Reduction
 from florilegium.clients.core.secure_layout import Layout, Scale
 from florilegium.clients.core.secure_wire import RECORD, Stage, StageReply, Terms
@@ -33,15 +34,24 @@ from florilegium.privacy.secure_sum.masks import NARROW, WIDE, Vector
 from florilegium.privacy.secure_sum.party import TOKEN, Party
 
 SECRETS, VECTOR = "secure-sum.json", "secure-vector"
-"""Files in a client's folder: its secrets of the present exchange, and a device's last vector without masks."""
+"""Files of a client's own: its secrets of the present exchange, and a device's last vector without masks."""
 _SIZES = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True)
 class Secrets:
-    """A client's file of secrets."""
+    """A client's file of secrets.
 
-    path: Path
+    Attributes:
+        own: where the client's files are.
+    """
+
+    own: OwnFiles
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.own.file(SECRETS)
 
     def take(self, token: bytes) -> Party:
         """Return the party of exchange ``token``; its file is gone, until it is stored again.
@@ -65,7 +75,7 @@ class Secrets:
 
     def keep(self, token: bytes, vector: Vector) -> None:
         """Keep a vector without masks, which was masked in exchange ``token``."""
-        _write(self.path.with_name(VECTOR), token, _SIZES.pack(*vector.sizes), vector.wide.data, vector.narrow.data)
+        _write(self.own.file(VECTOR), token, _SIZES.pack(*vector.sizes), vector.wide.data, vector.narrow.data)
 
     def kept(self, token: bytes) -> Vector:
         """Return the vector of exchange ``token``; its file is gone, so that none is masked a third time.
@@ -73,7 +83,7 @@ class Secrets:
         Raises:
             RunError: if there is none.
         """
-        file = self.path.with_name(VECTOR)
+        file = self.own.file(VECTOR)
         data = file.read_bytes() if file.exists() else b""
         if len(data) < TOKEN + _SIZES.size or data[:TOKEN] != token:
             raise RunError("the client has no vector of this exchange")
@@ -97,7 +107,7 @@ def _write(path: Path, *parts: bytes | memoryview) -> None:
 
 def carry_out(
     stage: Stage,
-    folder: Callable[[str, str, str], Path],
+    files: Callable[[str, str, str], OwnFiles],
     said: Callable[[Exception], str],
     identity: Identity | None = None,
 ) -> StageReply:
@@ -105,16 +115,14 @@ def carry_out(
 
     Args:
         stage: the stage, and what each client is told.
-        folder: returns the folder of a client, given its id, the run's name and identity.
+        files: returns where the files of a client are, given its id, the run's name and identity.
         said: returns what the server may know of an error.
         identity: the identity of a device.
     """
     messages, failures = dict[str, bytes](), dict[str, str]()
     for client, told in stage.messages.items():
         try:
-            messages[client] = _step(
-                stage, Secrets(folder(client, stage.run, stage.identity) / SECRETS), told, identity
-            )
+            messages[client] = _step(stage, Secrets(files(client, stage.run, stage.identity)), told, identity)
         except Exception as error:  # an error in one client must not affect the others
             failures[client] = said(error)
     return StageReply(messages, failures)
@@ -157,7 +165,7 @@ class MaskedSum:
     def __init__(self, request: Request, terms: Terms, place: Place) -> None:
         settings = place.settings
         self._settings, self._request, self._terms = settings, request, terms
-        self._folder, self._optional = partial(place.folder, request), place.reportable
+        self._files, self._optional = partial(place.files, request), place.reportable
         self._deployed = place.deployed
         updates = request.reduce == "delta"
         self._sent: Arrays = request.arrays if updates else {}
@@ -181,7 +189,7 @@ class MaskedSum:
         Raises:
             Exception: of several kinds, if the client cannot take part.
         """
-        secrets = Secrets(self._folder(client_id) / SECRETS)
+        secrets = Secrets(self._files(client_id))
         party = secrets.take(self._terms.token)
         answer, own = result.answer, Reduction(self._request.reduce, self._request.arrays)
         weight = weight_of(answer, self._settings)
@@ -215,7 +223,7 @@ class MaskedSum:
             mark: which request it is to.
         """
         for client in failures:
-            (self._folder(client) / SECRETS).unlink(missing_ok=True)
+            Secrets(self._files(client)).path.unlink(missing_ok=True)
         arrays: Arrays = {"wide": self._total.wide, "narrow": self._total.narrow} if self._done else {}
         content = Reply(self._done, arrays, {}, dict(failures), mark).pack()
         content[RECORD] = ConfigRecord({"layout": self._layout.text() if self._layout else ""})

@@ -27,11 +27,12 @@ from florilegium.clients.core.base import Answer, BaseClient
 from florilegium.clients.core.export import save_model
 from florilegium.clients.core.gather import Result
 from florilegium.clients.core.kept import Kept
+from florilegium.clients.core.own_files import OwnFiles
 from florilegium.clients.core.phases import contracts_of
 from florilegium.clients.core.reports import COST, GOAL, check_reports, reports_of, usable, validation
 from florilegium.clients.core.secure_wire import STAGE, Stage
 from florilegium.clients.core.settings import ClientSettings
-from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.state import Change, ClientState
 from florilegium.clients.core.wire import (
     BYTES_DOWN,
     BYTES_UP,
@@ -137,10 +138,11 @@ class Host:
         self._known = {**reports_of(client_class, task), **held, **COST, **GOAL}
         reportable = [*client_class.reportable(hyper, task), *(held if settings.validation_fraction else ())]
         reportable += GOAL if settings.attack != "none" else ()
-        self._place = Place(settings, source.pinned, self._own_folder, reportable)
+        self._place = Place(settings, source.pinned, self._files_for, reportable)
         self.predictor: nn.Module = model
         self._scaling: Scaling | None = None
         self._kept = Kept()
+        self._held_back: list[Change] | None = None
 
     # -------------------------------------------------------------------------------------- messages
 
@@ -176,7 +178,7 @@ class Host:
             own: the id of the client that a stock strategy means when it addresses this node.
         """
         if message.metadata.message_type == STAGE:
-            reply = carry_out(Stage.unpack(message.content), self._state_folder, self._said, self._source.identity)
+            reply = carry_out(Stage.unpack(message.content), self._own_files, self._said, self._source.identity)
             return Message(reply.pack(), reply_to=message)
         trains = message.metadata.message_type.startswith("train")
         request = Request.unpack(message.content, trains=trains, run=str(message.metadata.run_id))
@@ -199,6 +201,19 @@ class Host:
                 except Exception as error:
                     failures[client_id] = self._said(error)
         return Message(gathered.reply(failures, request.work.mark(request.phase)), reply_to=message)
+
+    def hold_back(self) -> None:
+        """From now on leave clients' new states beside their files, for :meth:`held_back`.
+
+        So a message can be carried out again from the same states, if the process dies before the server has its
+        reply.
+        """
+        self._held_back = []
+
+    def held_back(self) -> list[Change]:
+        """Return the new states of the last message's clients, which do not count before they are published."""
+        found, self._held_back = self._held_back or [], []
+        return found
 
     def exported(self) -> nn.Module:
         """Return the predictor behind the client's own scaling of its inputs, if it has one."""
@@ -237,11 +252,16 @@ class Host:
         length = layers.check(answer)
         self._check_numbers(answer)
         leaving, size = layers.leaving(index, answer, client.state)
-        publish = client.state.draft()
-        flush = disk.submit(publish) if publish else None
+        change = client.state.draft()
+        flush = None
+        if change and self._held_back is None:
+            flush = disk.submit(change.publish)
+        elif change and self._held_back is not None:
+            self._held_back.append(change)
+            flush = disk.submit(change.flush)
         self.predictor, self._scaling = client.predictor, client.data.scaling
         if request.work.keep and self._source.pinned:
-            save_model(client.state.folder, self.exported(), client_id, request.work.run, s)
+            save_model(client.state.own.folder, self.exported(), client_id, request.work.run, s)
         counted = {BYTES_UP: float(size), BYTES_DOWN: float(num_bytes(received))}
         if trains and s.privacy.unit == "none":
             norms = {UPDATE_NORM: length, GRADIENT_NORM: client.gradient_norm}
@@ -289,7 +309,7 @@ class Host:
 
     def _client(self, client_id: str, work: Work, *, poisoned: bool = False) -> BaseClient:
         state = ClientState(
-            self._state_folder(client_id, work.run, work.identity), work.round, work.lineage, work.checkpoint,
+            self._own_files(client_id, work.run, work.identity), work.round, work.lineage, work.checkpoint,
             work.identity, self._held.frozen, work.best,
         )  # fmt: skip
         self._held.restore()  # what an earlier client has counted or changed there is not this one's
@@ -302,7 +322,7 @@ class Host:
             client_id, data, self._model, self._initial, state, self._settings, self._hyper, work
         )
         client.allowance, client.capacity = self._source.allowance, self._source.capacity
-        client.kept = self._kept
+        client.kept, client.task = self._kept, self._task
         return client
 
     def _poisoned(self, client_id: str, data: ClientData) -> ClientData:
@@ -325,10 +345,10 @@ class Host:
             raise _not_a_name(named)
         return folder(self._state_dir or self._settings.runs_dir) / "_frozen" / f"{named}.safetensors"
 
-    def _own_folder(self, request: Request, client_id: str) -> Path:
-        return self._state_folder(client_id, request.work.run, request.work.identity)
+    def _files_for(self, request: Request, client_id: str) -> OwnFiles:
+        return self._own_files(client_id, request.work.run, request.work.identity)
 
-    def _state_folder(self, client_id: str, run: str, identity: str) -> Path:
+    def _own_files(self, client_id: str, run: str, identity: str) -> OwnFiles:
         if not re.fullmatch(NAME, client_id):
             raise _not_a_name(client_id)
         if (run, identity) not in self._folders:  # expanding ~ for every client takes longer than a light client's work
@@ -336,7 +356,8 @@ class Host:
                 raise _not_a_name(wrong[0])
             home, runs = self._state_dir, self._settings.runs_dir
             self._folders = {(run, identity): folder(home) / run if home else folder(runs) / run / "clients"}
-        return self._folders[run, identity] / client_id
+        root = self._folders[run, identity]
+        return OwnFiles.alone(root / client_id) if self._source.pinned else OwnFiles.within(root, client_id)
 
     def _answer_stock(self, request: Request, own: str) -> RecordDict:
         """Return the reply that a stock strategy expects: the trained arrays themselves, and the client's metrics."""

@@ -50,7 +50,7 @@ def charge(client: BaseClient, hyper: PrivateHyper, multiplier: float, times: in
     """
     if client.data.simulated:
         return
-    ledger = Ledger(client.state.folder / ACCOUNT, hyper.delta)
+    ledger = Ledger(client.state.own.file(ACCOUNT), hyper.delta)
     if ledger.epsilon((multiplier, 1.0, times)) > hyper.epsilon * (1 + _ROUNDING):
         raise BudgetSpentError(f"{SPENT}: ε = {hyper.epsilon:g} of this run")
     if client.allowance is not None:

@@ -459,7 +459,7 @@ def _cells(y: NDArray[Any]) -> list[Any]:
 
 def _labels(parts: Mapping[str, _Part]) -> list[Any]:
     """Return the sorted labels of the training rows, which those of the test rows must be among."""
-    found = {part: set(_cells(value.y)) for part, value in parts.items()}
+    found = {part: set(_cells(np.unique(y) if (y := value.y).dtype != object else y)) for part, value in parts.items()}
     known = sorted(found["train"])
     if len(known) < 2:
         raise DataError(f"{parts['train'].where}: y has one class only, {known[0]!r}; two are needed to learn")

@@ -508,7 +508,7 @@ class _Work:
                         values = numbers_of(cells, where)
                     found[part] = values[~lacking]
             except DataError as error:
-                hint = "" if filled else ", or set missing"
+                hint = "" if filled else ", or set missing to 'median', 'indicator' or 'drop'"
                 raise DataError(f"{error}, or choose other columns with input-columns{hint}") from error
         return self._train.num_rows - len(found["train"]), found["train"]
 

@@ -69,6 +69,9 @@ def names_of(values: Iterable[object], where: str) -> NDArray[np.str_]:
     Raises:
         DataError: if a value cannot be a name.
     """
+    if isinstance(values, np.ndarray) and values.dtype.kind == "U" and values.ndim == 1 and len(values):
+        texts, codes = np.unique(values, return_inverse=True)
+        return names_of(texts.tolist(), where)[codes]
     known: dict[object, str] = {}
     names = []
     for row, value in enumerate(values):

@@ -21,15 +21,19 @@ def laid_out(spec: DatasetSpec, x: Any, name: str) -> NDArray[Any]:
         name: name of the rows in error messages.
 
     Returns:
-        The rows: images (n, height, width, channels), others (n, *shape). Their type is the caller's.
+        The rows: images (n, height, width, channels) of uint8, others (n, *shape) of the caller's type.
 
     Raises:
-        DataError: if the rows have another shape.
+        DataError: if the rows have another shape, are no numbers, or are images of another type than uint8.
     """
     try:
         rows = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
     except ValueError as error:
         raise DataError(f"{name}: the rows have several shapes ({error})") from error
+    if spec.kind == "image" and rows.dtype != np.uint8:
+        raise DataError(f"{name} are {rows.dtype}, '{spec.name}' needs uint8, 0 to 255")
+    if rows.dtype.kind not in "biuf":
+        raise DataError(f"{name} are no numbers (found: {rows.dtype})")
     own = spec.shape
     if len(own) != 3:
         return rows if rows.shape[1:] == own else _refused(rows, [own], spec, name)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from florilegium.models.adapters import adapted
-from florilegium.models.called import called
+from florilegium.models.called import as_function
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays, trained
 from florilegium.models.settings import AdapterSettings
@@ -44,7 +44,7 @@ def test_it_computes_what_a_copy_with_these_tensors_computes(number: int) -> Non
     before, kept = get_arrays(network), network(x)
     for other in others.values():
         other.requires_grad_()
-    found = called(network, others, x)
+    found = as_function(network, others)([*others.values()], x)
     gradients = torch.autograd.grad(found.square().sum(), [*others.values()])
     assert torch.equal(network(x), kept)
     assert {*trained(network)} == {*others}
@@ -56,3 +56,14 @@ def test_it_computes_what_a_copy_with_these_tensors_computes(number: int) -> Non
         torch.testing.assert_close(gradient, trained(network)[name].grad, rtol=1e-4, atol=1e-4)
     set_arrays(network, before)
     assert torch.equal(network(x), kept)
+
+
+def test_a_network_that_fails_gets_its_own_tensors_back() -> None:
+    network, x = build("mlp", (1, 8, 8), 10, 1), torch.zeros(5, 1, 8, 8)
+    before, names = network(x), [*trained(network)]
+    others = [torch.ones_like(own) for own in trained(network).values()]
+    with pytest.raises(RuntimeError):
+        as_function(network, names)(others, x[..., 1:])
+    with pytest.raises(ValueError, match="zip"):
+        as_function(network, names)(others[1:], x)
+    assert torch.equal(network(x), before)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from florilegium.common.text import VOCABULARY_SIZE
 from florilegium.models.networks import build
 from florilegium.models.stacked import stacked
+from florilegium.models.stacked_norms import Norms
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: build("mlp", (1, 4, 4), 3, 1), (1, 4, 4)),
@@ -56,13 +58,76 @@ def test_every_copy_computes_what_it_computes_alone(name: str) -> None:
 @pytest.mark.parametrize(
     "layer",
     [
-        nn.BatchNorm1d(3), nn.Dropout(), nn.LSTM(3, 3), nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)),
+        nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, momentum=None), nn.BatchNorm1d(3, track_running_stats=False),
+        nn.SyncBatchNorm(3), nn.Dropout(), nn.LSTM(3, 3), nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)),
         nn.Embedding(3, 3, sparse=True), nn.Embedding(3, 3, scale_grad_by_freq=True), nn.Embedding(3, 3, padding_idx=0),
         nn.Embedding(3, 3, max_norm=1.0),
     ],
 )  # fmt: skip
 def test_other_layers_have_no_such_form(layer: nn.Module) -> None:
-    assert stacked(nn.Sequential(nn.Linear(3, 3), layer)) is None
+    assert stacked(nn.Sequential(nn.Linear(3, 3), layer), norms=True) is None
+
+
+NORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "residual blocks": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), BasicBlock(4, 4),
+            BasicBlock(4, 6, 2, nn.Sequential(nn.Conv2d(4, 6, 1, 2), nn.BatchNorm2d(6))), nn.Flatten(),
+        ),
+        (3, 6, 6),
+    ),
+    "bottlenecks": (lambda: nn.Sequential(Bottleneck(8, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()), (8, 3, 3)),
+    "rows": (lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, momentum=0.3), nn.ReLU()), (4,)),
+    "sequences": (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(12, 2)), (4, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("sizes", [(5, 5, 5), (5, 3, 2), None], ids=["full", "filled up", "evaluated"])
+def test_batch_norm_has_the_statistics_of_each_copy(name: str, sizes: tuple[int, ...] | None) -> None:
+    make, shape = NORMS[name]
+    network, generator = make().double(), torch.Generator().manual_seed(1)
+    form = stacked(network, norms=True)
+    assert form is not None
+    assert form.has_norms
+    assert stacked(network) is None
+    parameters = [
+        torch.randn(3, *p.shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for p in network.parameters()
+    ]
+    buffers = [
+        torch.rand(3, *b.shape, generator=generator, dtype=torch.float64) + 0.5
+        if b.is_floating_point()
+        else torch.arange(3)
+        for b in network.buffers()
+    ]
+    before = [buffer.clone() for buffer in buffers]
+    x = torch.randn(3, 5, *shape, generator=generator, dtype=torch.float64)
+    counts = torch.tensor(sizes) if sizes and min(sizes) < 5 else None
+    outputs = form(parameters, x, Norms(buffers, training=sizes is not None, sizes=counts))
+    sum(outputs[copy, : (sizes or (5, 5, 5))[copy]].square().sum() for copy in range(3)).backward()  # type: ignore[union-attr]
+    network.train(sizes is not None)
+    for copy in range(3):
+        size = (sizes or (5, 5, 5))[copy]
+        with torch.no_grad():
+            for tensor, values in zip(network.parameters(), parameters, strict=True):
+                tensor.copy_(values[copy])
+            for tensor, values in zip(network.buffers(), before, strict=True):
+                tensor.copy_(values[copy])
+        network.zero_grad()
+        alone = network(x[copy, :size])
+        alone.square().sum().backward()
+        torch.testing.assert_close(outputs[copy, :size], alone)
+        for tensor, values in zip(network.parameters(), parameters, strict=True):
+            assert values.grad is not None
+            torch.testing.assert_close(values.grad[copy], tensor.grad)
+        for tensor, values in zip(network.buffers(), buffers, strict=True):
+            torch.testing.assert_close(values[copy], tensor)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet18-imagenet", "cnn-bn"])
+def test_networks_with_batch_norm_have_a_form(name: str) -> None:
+    assert stacked(build(name, (3, 32, 32), 3, 1), norms=True) is not None
 
 
 def test_a_layer_used_twice_has_its_parameters_once() -> None:

@@ -65,6 +65,18 @@ class TestShares:
         shares = Shares.of([np.array(part, np.int64) for part in parts])
         assert [shares[i].tolist() for i in range(len(parts))] == parts
         assert shares.sizes.tolist() == [len(part) for part in parts]
+        assert [part.tolist() for part in shares] == parts
+        assert shares.owners.tolist() == [client for client, part in enumerate(parts) for _ in part]
+        assert [part.tolist() for part in shares.ordered()] == [sorted(part) for part in parts]
+        assert [part.tolist() for part in Shares.joined([shares, shares])] == parts * 2
+
+    @given(st.lists(st.tuples(st.lists(st.integers(0, 99), max_size=5), st.integers(0, 5)), max_size=6))
+    def test_cut_in_two(self, pairs):
+        counts = [min(count, len(part)) for part, count in pairs]
+        shares = Shares.of([np.array(part, np.int64) for part, _ in pairs])
+        first, rest = shares.cut(np.array(counts, np.int64))
+        expected = [(part[:count], part[count:]) for (part, _), count in zip(pairs, counts, strict=True)]
+        assert [(a.tolist(), b.tolist()) for a, b in zip(first, rest, strict=True)] == expected
 
 
 class TestTrainingRows:

@@ -119,7 +119,7 @@ def test_poisson_batches_have_the_configured_mean(tmp_path: Path) -> None:
     sizes = [len(private.batch()) for _ in range(4000)]
     deviation = math.sqrt(50 * 0.14 * 0.86 / 4000)
     assert abs(float(np.mean(sizes)) - 7) < 5 * deviation < abs(50 / 8 - 7)
-    assert private._optimizer.expected_batch_size == 7
+    assert private._expected == 7
 
 
 @pytest.mark.parametrize("ghost", [False, True])

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
 
+from florilegium.clients.core import stacked_examples
 from florilegium.clients.core.stacked_evaluation import Evaluation, Features
 from florilegium.clients.core.stacked_training import Training
 from florilegium.clients.core.together import Company
@@ -19,7 +21,7 @@ from florilegium.clients.core.training import Correction, Group, evaluate, featu
 from florilegium.models.blocks import cut
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays, set_arrays
-from florilegium.models.stacked import StackedNetwork
+from florilegium.models.stacked import StackedNetwork, stacked
 from florilegium.partitions.clientdata import Examples
 from tests.support import TASK, settings
 
@@ -98,6 +100,38 @@ def test_together_is_one_by_one_up_to_rounding(case: str, caplog: pytest.LogCapt
     for alone, found in zip(_one_by_one(tasks), together, strict=True):
         assert not isinstance(found, Exception)
         torch.testing.assert_close(found, alone, rtol=1e-5, atol=2e-6)
+
+
+def _residual() -> nn.Sequential:
+    return nn.Sequential(BasicBlock(1, 1), nn.Flatten(), nn.Linear(16, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("sizes", [(20, 20, 20), (23, 9, 30, 12), (21, 30, 10)], ids=["full", "filled up", "lone"])
+def test_batch_norm_of_each_client_is_its_own(
+    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lone last example joins the batch before; its client trains alone."""
+    monkeypatch.setattr(stacked_examples, "stacked", lambda network, *, gpu, norms: stacked(network, norms=norms))
+    network, calls = _residual(), list[int]()
+    start = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    forward = StackedNetwork.__call__
+    monkeypatch.setattr(StackedNetwork, "__call__", lambda self, *a: (calls.append(len(a[1])), forward(self, *a))[1])
+
+    def work(client: int) -> list[Any]:
+        network.load_state_dict({n: t + 0.1 * client if t.is_floating_point() else t for n, t in start.items()})
+        generator = torch.Generator().manual_seed(client)
+        x, y = torch.randn(sizes[client], 1, 4, 4, generator=generator), torch.arange(sizes[client]) % 3
+        keys = settings(batch_size=10, local_epochs=1 + client, learning_rate=0.05, momentum=0.5)
+        trained = train(network, Examples(x, y), keys, generator, task=TASK)
+        tested = evaluate(network, Examples(x, y), task=TASK)
+        return [trained, tested, *(tensor.clone() for tensor in network.state_dict().values())]
+
+    tasks = [partial(work, client) for client in range(len(sizes))]
+    together = Company(network, KINDS).run(tasks)
+    assert not caplog.text
+    assert max(calls) == len([size for size in sizes if size % 10 != 1])
+    for alone, found in zip(_one_by_one(tasks), together, strict=True):
+        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_the_same_model_is_evaluated_on_all_examples_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

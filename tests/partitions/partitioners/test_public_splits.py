@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest
+from scipy.stats import kstest, uniform
 
 from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.seeds import numpy_generator
@@ -27,7 +27,7 @@ from florilegium.partitions.partitioners.pfllib import amounts, classes_of
 from florilegium.partitions.partitioners.quantity_skew import draw_sizes
 from florilegium.partitions.registry import PARTITIONERS
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.shares import Dealt, Federation
+from florilegium.partitions.shares import Dealt, Federation, Shares
 from florilegium.partitions.spec import Dataset, Split
 from florilegium.partitions.split_files import of_federation
 from tests.support import CACHE, settings
@@ -102,7 +102,7 @@ class TestPfllib:
         assert (drawn.sum(axis=1) == 7000).all()
         first = drawn[:, :3]
         assert (first.min(), first.max()) == (175, 1749)
-        assert kstest(first.ravel(), "uniform", args=(175, 1575)).pvalue > 1e-3
+        assert kstest(first.ravel(), uniform(175, 1575).cdf).pvalue > 1e-3
         assert drawn[:, 3].mean() == pytest.approx(7000 - 3 * 962, rel=0.02)
         assert amounts(0, 100, 4, 20.0, False, rng)[:3].min() >= 20
         assert amounts(0, 103, 4, 4.0, True, rng).tolist() == [25, 25, 25, 28]
@@ -240,7 +240,7 @@ class TestNoise:
                 ("test", dataset.test, federation.test[client]),
             ):
                 noise = (decoded(federation, dataset, client, part)[0] - split.x[rows]) / 16  # digits: 0..16
-                assert kstest(noise.ravel(), "norm", args=(0, level)).pvalue > 1e-3
+                assert kstest(noise.ravel() / level, "norm").pvalue > 1e-3
         seed, rows = federation.noise.seed, federation.test[1]
         expected = add_noise(dataset.test.x[rows], 16 * 0.2, seed, rows, 1)  # not the noise of these rows in training
         np.testing.assert_allclose(decoded(federation, dataset, 1, "test")[0], expected, rtol=1e-5, atol=1e-3)
@@ -304,7 +304,7 @@ class TestTestRows:
         [([[2], [3]], False, None), ([[2], [2]], False, 2), ([[5], [6]], True, None), ([[5], [1]], True, 1)],
     )
     def test_a_row_with_two_uses_is_refused(self, tests, from_train, row):
-        train, test = ([np.array(rows) for rows in parts] for parts in ([[0, 1], [2]], tests))
+        train, test = (Shares.of([np.array(rows) for rows in parts]) for parts in ([[0, 1], [2]], tests))
         dealt = Dealt(train, test, ["", ""], from_train, np.zeros(0, np.int64))
         chosen = FederationSettings(partitioner="iid", num_clients=2)
         if row is None:

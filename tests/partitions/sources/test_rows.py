@@ -54,6 +54,7 @@ def test_a_shape_that_may_be_either_is_the_datasets_own(spec: DatasetSpec) -> No
         (FLOATS[:, 1:], r"rows have shape \(6, 4, 4, 3\), 'arrays' needs \(n, 3, 5, 4\) or \(n, 5, 4, 3\)$"),
         ([FLOATS[0], FLOATS[1, 1:]], "the rows have several shapes"),
         (3.0, r"rows have shape \(\), 'arrays' needs"),
+        (np.full((6, 5, 4, 3), "a"), "rows are no numbers"),
     ],
 )
 def test_other_shapes_are_refused(x: object, message: str, spec: DatasetSpec) -> None:

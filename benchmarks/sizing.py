@@ -1,0 +1,89 @@
+"""What a run on a cluster needs, computed from constants measured here: ``python -m benchmarks.sizing``.
+
+Prints a Markdown table: memory, bytes and seconds of a round for clients, networks and machines, and what it assumes.
+Nothing in it was run on such machines.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks import suite
+from benchmarks.memory import Memory
+from benchmarks.timing import alternate
+from florilegium.apps.settings.configuration import defaults, parse
+from florilegium.clients.core.training import train
+from florilegium.common.settings import Value
+from florilegium.models.networks import build
+from florilegium.partitions.clientdata import Examples
+from florilegium.partitions.loading import task_of
+
+SHAPE, BATCH, STEPS = (3, 32, 32), 10, 20
+CLIENTS, NODES, CPUS = (1_000, 100_000, 1_000_000), (1, 4, 16), 16
+COHORT, LOCAL_STEPS, PER_CPU, LINK = 1_000, 50, 3, 10e9 / 8
+"""Clients a round, their steps, messages for each CPU, and bytes a second of a machine's network."""
+ENROLLED = 2200
+"""Bytes of a run's processes for each natural client: (2.83 − 0.84) GB ÷ 900,000 (docs/results/speed.md)."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network's constants: bytes, seconds of a step of ten examples on one core, and GB of a run with one worker."""
+
+    name: str
+    size: int
+    step: float
+    memory: float
+
+
+def measured(name: str) -> Network:
+    """Measure a network's constants."""
+    network = build(name, SHAPE, 10, 1)
+    x, y = torch.randn(BATCH * STEPS, *SHAPE), torch.randint(10, (BATCH * STEPS,))
+    examples = Examples(x.to(memory_format=torch.channels_last), y)
+    settings, _ = parse({**defaults(), "batch-size": BATCH})
+    generator, task = torch.Generator().manual_seed(1), task_of(settings)
+    seconds = alternate({"": lambda: train(network, examples, settings, generator, task=task, epochs=1)}, 3)[""]
+    keys: dict[str, Value] = {
+        "dataset": "benchmarks.vectorised:pictures", "partitioner": "iid", "num-clients": 4, "samples-per-client": 20,
+        "model": name, "rounds": 3, "local-steps": 1, "evaluate-every": 0, "evaluate-clients": 1,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        process = suite.start_run(keys, 1, Path(folder))
+        with Memory(process.pid) as memory:
+            suite.finish_run(process)
+    size = sum(4 * parameter.numel() for parameter in network.parameters())
+    return Network(name, size, seconds / STEPS, memory.take())
+
+
+def main() -> None:
+    """Measure the constants, and print the table."""
+    networks = [measured(name) for name in ("lenet", "cnn64", "resnet18")]
+    for one in networks:
+        step = f"{1000 * one.step:.1f} ms a step of {BATCH} examples on one core"
+        print(f"- `{one.name}`: {one.size / 1e6:.1f} MB, {step}, {one.memory:.2f} GB for a command with one worker")
+    print("\n| clients | network | machines | GB of the first one | GB of another | GB sent a round | s a round |")
+    print(f"|{7 * '---|'}")
+    for clients in CLIENTS:
+        for one in networks:
+            for nodes in NODES:
+                cpus = nodes * CPUS
+                messages = min(PER_CPU * cpus, COHORT)
+                sent = 2 * messages * one.size
+                compute = COHORT * LOCAL_STEPS * one.step / cpus
+                worker = (
+                    one.memory / 2
+                )  # the command and its worker share what is imported, and hold about as much each
+                first = worker * (1 + CPUS) + clients * ENROLLED / 1e9 + messages * one.size / 1e9
+                print(
+                    f"| {clients:,} | `{one.name}` | {nodes} | {first:.1f} | {worker * CPUS:.1f} | {sent / 1e9:.2f} | "
+                    f"{compute + sent / LINK:.1f} |"
+                )
+
+
+if __name__ == "__main__":
+    main()

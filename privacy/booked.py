@@ -1,0 +1,218 @@
+"""Clipped sums of the gradients of single examples, for networks of dense and convolutional layers.
+
+The gradient of a layer is a product of what the layer received and of the gradient of its outputs. One backward pass,
+in which no parameter's gradient is computed, notes both for each example; norms and the clipped sum follow from them
+(Bu et al. 2023, "Differentially private optimization on large model at small cost"). Opacus computes each example's
+gradient of each parameter, or takes a second pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from florilegium.common.errors import RunError
+
+_TINY = 1e-6
+"""Added to norms before the division by them, as Opacus does."""
+Clipped = list[tuple[nn.Parameter, Tensor]]
+Notes = list[tuple[Tensor, Tensor]]
+"""Inputs of a layer and the gradients of its outputs, for each call."""
+
+
+def supported(model: nn.Module) -> bool:
+    """Return whether each trained parameter belongs to one plain dense or convolutional layer, and nothing has buffers.
+
+    Others, such as layers of attention, use the parameters of layers without calling them.
+    """
+    layers = _layers(model)
+    trained = [id(parameter) for layer in layers for parameter in _trained(layer)]
+    return (
+        all(type(layer) is nn.Linear or (type(layer) is nn.Conv2d and _is_plain(layer)) for layer in layers)
+        and len(set(trained)) == len(trained) > 0
+        and next(model.buffers(), None) is None
+    )
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    return layer.groups == 1 and layer.padding_mode == "zeros" and isinstance(layer.padding, tuple)
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    return [layer for layer in model.modules() if _trained(layer)]  # each once, also if it has several names
+
+
+def _trained(layer: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
+
+
+class Booked:
+    """The notes of a network's layers.
+
+    Args:
+        model: a :func:`supported` network; :meth:`end` makes it an ordinary one again.
+        longest: the norm C > 0 to which gradients are clipped.
+    """
+
+    def __init__(self, model: nn.Module, longest: float) -> None:
+        self._longest = longest
+        self._notes: dict[nn.Module, Notes] = {layer: [] for layer in _layers(model)}
+        for layer, notes in self._notes.items():
+            layer.forward = _noting(layer, notes)
+
+    def forget(self) -> None:
+        """Delete all notes."""
+        for notes in self._notes.values():
+            notes.clear()
+
+    def idle(self) -> set[nn.Parameter]:
+        """Return the trained parameters of layers without notes."""
+        return {parameter for layer, notes in self._notes.items() if not notes for parameter in _trained(layer)}
+
+    def end(self) -> None:
+        """Make the network an ordinary one again."""
+        for layer in self._notes:
+            vars(layer).pop("forward", None)
+
+    @torch.no_grad()
+    def clipped(self, count: int) -> tuple[Tensor, Clipped]:
+        """Return the norms of the examples' gradients (b,), and the sum of the clipped ones for each parameter.
+
+        The gradient of an example that is not finite counts as zero.
+
+        Args:
+            count: the number b of examples.
+
+        Raises:
+            RunError: if a layer received more or fewer rows, so that they are no examples.
+        """
+        found = [_Gradient(layer, notes) for layer, notes in self._notes.items() if notes]
+        single = [norm for one in found for norm in one.norms()]
+        if wrong := [len(norm) for norm in single if len(norm) != count]:
+            raise RunError(f"a layer of the network received {wrong[0]} rows of {count} examples; each needs one")
+        norms = torch.stack(single).norm(dim=0) if single else torch.zeros(count)
+        usable = norms.isfinite()
+        if not usable.all():  # 0·∞ is no number
+            found = [one.only(usable) for one in found]
+        factors = (self._longest / (norms[usable] + _TINY)).clamp(max=1.0)
+        return norms, [pair for one in found for pair in one.sums(factors)]
+
+
+class _Gradient:
+    """The gradients of a layer's parameters for b examples: Σ_t g_t·a_tᵀ for the weight, Σ_t g_t for the bias.
+
+    A position t is one of an image's patches, of a sequence's entries, or of several calls.
+
+    Args:
+        layer: the layer.
+        notes: its notes, at least one.
+    """
+
+    def __init__(self, layer: nn.Module, notes: Notes) -> None:
+        self._layer: Any = layer
+        patches = _patches if isinstance(layer, nn.Conv2d) else _entries
+        received, returned = zip(*(patches(layer, x, g) for x, g in notes), strict=True)
+        self._received, self._returned = _joined(received), _joined(returned)  # a (b, T, k), g (b, T, o)
+
+    def only(self, usable: Tensor) -> _Gradient:
+        """Return the gradients of some examples."""
+        one = _Gradient.__new__(_Gradient)
+        one._layer, one._received, one._returned = self._layer, self._received[usable], self._returned[usable]
+        return one
+
+    @cached_property
+    def _each(self) -> Tensor | None:
+        """The weight's gradients (b, o, k); None if inner products of positions are fewer numbers."""
+        (_, positions, inputs), outputs = self._received.shape, self._returned.shape[2]
+        return None if 2 * positions**2 < inputs * outputs else self._returned.transpose(1, 2) @ self._received
+
+    def norms(self) -> list[Tensor]:
+        """Return the norms of the gradients of each trained parameter, (b,) each."""
+        norms = []
+        if self._layer.weight.requires_grad and (each := self._each) is not None:
+            norms.append(each.flatten(1).norm(dim=1))
+        elif self._layer.weight.requires_grad:
+            products = [a @ a.transpose(1, 2) for a in (self._received, self._returned)]
+            # Rounding can make a sum of products that cancel out negative.
+            norms.append((products[0] * products[1]).flatten(1).sum(dim=1).clamp(min=0.0).sqrt())
+        if self._layer.bias is not None and self._layer.bias.requires_grad:
+            norms.append(self._returned.sum(dim=1).norm(dim=1))
+        return norms
+
+    def sums(self, factors: Tensor) -> Clipped:
+        """Return the sums of the gradients of each trained parameter, times each example's of the ``factors`` (b,)."""
+        weight, bias, sums = self._layer.weight, self._layer.bias, Clipped()
+        if weight.requires_grad and (each := self._each) is not None:
+            sums.append((weight, (factors @ each.flatten(1)).view(each.shape[1:])))
+        elif weight.requires_grad:
+            scaled = self._returned * factors.view(-1, 1, 1)
+            sums.append((weight, scaled.flatten(0, 1).T @ self._received.flatten(0, 1)))
+        if weight.dim() == 4 and sums:  # patches end with their channels
+            outputs, channels, height, width = weight.shape
+            sums = [(weight, sums[0][1].view(outputs, height, width, channels).permute(0, 3, 1, 2))]
+        if bias is not None and bias.requires_grad:
+            sums.append((bias, factors @ self._returned.sum(dim=1)))
+        return sums
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat([*parts], dim=1)
+
+
+def _entries(layer: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return inputs and gradients of outputs of a dense layer by positions, (b, T, k) and (b, T, o)."""
+    return x.reshape(len(x), -1, x.shape[-1]), g.reshape(len(g), -1, g.shape[-1])
+
+
+def _patches(layer: Any, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the patches of a convolution's inputs and gradients of its outputs, (b, T, k) and (b, T, o)."""
+    (down, right), (tall, wide) = layer.padding, layer.kernel_size
+    x = functional.pad(x, (right, right, down, down)) if down or right else x
+    rows = x.permute(0, 2, 3, 1).contiguous()
+    batch, vertical, horizontal, channel = rows.stride()
+    steps = (layer.stride[0] * vertical, layer.stride[1] * horizontal)
+    inner = (layer.dilation[0] * vertical, layer.dilation[1] * horizontal)
+    shape = (len(x), *g.shape[2:], tall, wide, x.shape[1])
+    patches = rows.as_strided(shape, (batch, *steps, *inner, channel)).reshape(len(x), g.shape[2] * g.shape[3], -1)
+    return patches, g.permute(0, 2, 3, 1).reshape(len(g), -1, g.shape[1])
+
+
+def _noting(layer: Any, notes: Notes) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        outputs: Tensor = _Noting.apply(x, layer.weight, layer.bias, layer, notes)
+        return outputs
+
+    return forward
+
+
+class _Noting(torch.autograd.Function):
+    """A layer whose backward pass notes inputs and gradients of outputs, and gives the parameters no gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: Any, notes: Notes) -> Tensor:
+        """Return the layer's outputs."""
+        ctx.save_for_backward(x, weight)
+        ctx.layer, ctx.notes = layer, notes
+        if isinstance(layer, nn.Linear):
+            return functional.linear(x, weight, bias)
+        return functional.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        """Return the gradient of the inputs, if it is needed."""
+        (x, weight), layer = ctx.saved_tensors, ctx.layer
+        ctx.notes.append((x, g))
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None, None
+        if isinstance(layer, nn.Linear):
+            return g @ weight, None, None, None, None
+        sizes = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0, 0], 1)
+        inputs = torch.ops.aten.convolution_backward(g, x, weight, None, *sizes, (True, False, False))[0]
+        return inputs, None, None, None, None
