@@ -18,6 +18,7 @@ from florilegium.apps.assembly.parts import assemble, code_of
 from florilegium.apps.origins.packages import NOT_INSTALLED, versions
 from florilegium.apps.origins.provenance import same_data
 from florilegium.apps.settings.configuration import parse, received
+from florilegium.clients.core.joining import apart
 from florilegium.clients.core.wire import OTHER_DATA, Announcement, Query
 from florilegium.clients.core.worker import limit_threads
 from florilegium.clients.node.host import Host
@@ -124,6 +125,7 @@ def _discreet(context: Context) -> Iterator[None]:
 def _answer(message: Message, context: Context) -> Message:
     own = context.node_config.get("client-id", context.node_config.get("partition-id", "device"))
     with _discreet(context):
+        message.content = apart(message.content)
         host, _ = _host_of(context)
         if _is_simulated(context) and "config" in message.content.config_records:
             run = str(message.content.config_records["config"].get("run", ""))
@@ -165,7 +167,6 @@ def roster(message: Message, context: Context) -> Message:
             answer = Announcement(True, "", packages=missing)
         else:
             host, code = _host_of(context)
-            answer = replace(
-                host.announce(code, Query.unpack(message.content)), packages=versions(received(context.run_config))
-            )
+            query = Query.unpack(apart(message.content))
+            answer = replace(host.announce(code, query), packages=versions(received(context.run_config)))
     return Message(answer.pack(), reply_to=message)

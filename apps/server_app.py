@@ -46,7 +46,7 @@ def _carry_out(grid: Grid, context: Context) -> None:
         print(f"run folder: {run.path}", flush=True)
         with outcome_noted(run):
             assembly = assemble(config, one_thread=True)
-            strategy = assembly.strategy(run, flower=True)
+            strategy = assembly.strategy(run, engine="flower")
             strategy.start(grid, pack(assembly.initial), num_rounds=settings.rounds, timeout=settings.start_timeout)
         print(f"run folder: {run.path}", flush=True)
     except FlorilegiumError as error:

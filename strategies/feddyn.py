@@ -51,7 +51,7 @@ class FedDyn(FedAvg):
 
     def learn(self, round: Round, model: Arrays, outcome: Outcome) -> None:
         """Update h: a cohort's share of the clients' total weight is |P_t|/m with uniform weights."""
-        total = sum(self.clients.weights(self.clients.enrolled()))
+        total = self.clients.weight
         self._h = {name: h - self.hyper.alpha / total * outcome.arrays[name] for name, h in self._h.items()}
 
     def direction(self, update: Arrays) -> Arrays:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Iterator
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -14,6 +15,7 @@ import typer.testing
 
 from florilegium.strategies.exchange.flower_inside import identify
 from tests import support
+from tests.installed import Installed, build_wheel
 
 hypothesis.settings.register_profile("florilegium", derandomize=True, deadline=None, database=None, max_examples=40)
 hypothesis.settings.load_profile("florilegium")
@@ -57,3 +59,15 @@ def _identity() -> None:
 def cache_dir() -> str:
     """The cache folder of :func:`tests.support.settings`, shared by the whole session."""
     return str(support.CACHE)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built once in a session."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installed:
+    """The wheel, installed once in a session."""
+    return Installed(tmp_path_factory.mktemp("installed"), wheel)

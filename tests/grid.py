@@ -10,6 +10,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from florilegium.apps import client_app, server_app
+from florilegium.clients.core.joining import apart
 from florilegium.strategies.exchange.flower_inside import ErrorCode, Run, identify
 
 FIRST_NODE = 100
@@ -65,6 +66,7 @@ class InProcessGrid(Grid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(uuid4())
             ids.append(message.metadata.message_id)
+            message.content = apart(message.content)  # as a device's connection does
             self.sent.append(message)
             reply = self._intercept(message) if self._intercept else None
             if reply is None:

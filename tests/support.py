@@ -26,7 +26,7 @@ from florilegium.partitions.clientdata import CPU, ClientData, Examples
 from florilegium.partitions.datasets import DATASETS
 from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.settings import FederationSettings
-from florilegium.partitions.spec import Dataset
+from florilegium.partitions.spec import Dataset, DatasetSpec
 from florilegium.tasks.registry import make_task
 from florilegium.tasks.task import Targets
 
@@ -41,14 +41,17 @@ RUNS = Path(_FOLDER.name) / "runs"
 def config(**overrides: Value) -> dict[str, Value]:
     """Return the complete, flat run configuration: the defaults, with ``overrides`` and temporary folders.
 
+    How fast the machine is does not decide on checkpoints.
+
     ``num_clients=3`` sets the key ``num-clients``; a method's own keys are given as ``**{"fedprox.mu": 0.1}``.
     Text gets a network for text.
     """
-    folders = {"cache-dir": str(CACHE), "runs-dir": str(RUNS)}
+    own: dict[str, Value] = {"cache-dir": str(CACHE), "runs-dir": str(RUNS), "checkpoint-seconds": 0.0}
     keys = {key.replace("_", "-"): value for key, value in overrides.items()}
-    if DATASETS.own.get(str(keys.get("dataset")), DATASETS["digits"]).kind == "characters":
+    spec = DATASETS.own.get(str(keys.get("dataset")))
+    if isinstance(spec, DatasetSpec) and spec.kind == "characters":
         keys = {"model": "char-lstm", **keys}
-    return complete({**folders, **keys})
+    return complete({**own, **keys})
 
 
 def make_client(examples: Examples, network: nn.Module, *, folder: Path = RUNS, **overrides: Value) -> Any:

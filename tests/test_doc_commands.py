@@ -46,25 +46,28 @@ NOT_HERE = {
     r"(census|pictures|speech) ": "needs pictures or sounds: tests/partitions/sources/test_picture_folders.py",
     r"(transfer|hyperparameters|embed|recovery|heterogeneity|descriptors|norms) ": "of such runs: tests/research",
     r"audit ": "attacks such a run: tests/research/attacks/test_audit.py",
+    r"ui( |$)": "serves until Ctrl-C: tests/ui/test_serving.py",
     r"split ": "needs a folder of that suite: tests/partitions/sources/test_foreign_splits.py",
     r"run fed-mine/": "needs the package to be installed: tests/apps/origins/test_package.py",
     r"run --set dataset=/data/(instructions|entities)": "needs a model to fetch: tests/partitions/sources",
-    r"run RECIPE": "needs a cluster of several machines: tests/apps/engines/test_ray_simulation.py",
+    r"run RECIPE": "needs a cluster of several machines: tests/cluster/test_lost_nodes.py",
+    r"cluster ": "for schedulers: tests/cluster/test_launchers.py",
 }
 """Commands that are not carried out here, by how they begin, and why."""
 OTHERS = {
-    r"make (install|run)|(uv )?pip install": "downloads packages; test_package.py installs a wheel",
+    r"make (install|run)|(uv )?pip install|pip wheel": "downloads packages; test_package.py installs a wheel",
     r"uv build": "as a wheel is built in tests/apps/origins/test_package.py",
     r"make (test|bench|docs|pictures)": "of a checkout; the site is built in tests/test_docs.py",
     r"python -m (tests\.fingerprints|benchmarks)": "takes minutes on an idle machine",
     r"flower-superlink|flwr run|flwr supernode": "carried out with free ports: tests/apps/devices/test_deployment.py",
     r"ssh-keygen|deploy/certificates": "carried out in tests/site.py",
     r"mkdir|cat|cp|export|cd": "of the shell",
-    r"ray start": "needs several machines",
+    r"ray start|sbatch|kubectl": "needs several machines",
 }
 """Commands of other programs, by how they begin, and where they are carried out, or why nowhere."""
 PROGRAMS = (
-    r"flwr|flower-\w+|make|pip|uv|python|pytest|ray|docker|systemctl|git|curl|ssh\S*|mkdir|cat|cp|export|cd|deploy/\S+"
+    r"flwr|flower-\w+|make|sbatch|kubectl|pip|uv|python|pytest|ray|docker|systemctl|git|curl|ssh\S*|mkdir|cat|cp|export|cd"
+    r"|deploy/\S+"
 )
 
 

@@ -144,8 +144,13 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     for page in tmp_path.rglob("*.html"):
-        assert not re.findall(r'(?:src|<link[^>]*href)="https?://[^"]+', page.read_text(encoding="utf-8")), page
-    assert not [*tmp_path.rglob("__pycache__"), *tmp_path.rglob("*.py")]
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r'(?:src|<link[^>]*href)="https?://[^"]+', text), page
+        assert not re.findall(r'href="[./]*"', text), (
+            f"{page} leads to a folder, which is listed where there is no server"
+        )
+        assert '<table border="1"' not in text, f"{page}: the theme lets only tables without a class scroll"
+    assert not [*tmp_path.rglob("__pycache__"), *tmp_path.rglob("*.py"), *tmp_path.rglob("*.toml")]
     index = (tmp_path / "llms.txt").read_text(encoding="utf-8")
     listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)(?:: \S.*)?$", index, re.MULTILINE)
     assert {*listed} == {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.html")} - {"404.html"}
@@ -154,6 +159,9 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
         found = dom(f"{(tmp_path / 'methods' / 'fedprox.html').as_uri()}?q=pFedHN", tmp_path / "profile")
         results = re.findall(r'<a href="([^"]*)" class="md-search-result__link', found)
         assert any("methods/pfedhn.html" in result for result in results)
+        found = dom(f"{(tmp_path / 'start.html').as_uri()}?q=learning%20rate", tmp_path / "profile")
+        first = re.findall(r'<a href="([^"]*)" class="md-search-result__link', found)[0]
+        assert "/results/" not in first, "pages that explain come before those of results"
 
 
 def _without_command(page: Path) -> list[str]:

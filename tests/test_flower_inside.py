@@ -64,6 +64,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "flwr.common.config.get_fused_config_from_fab": ((b"", None), {}),
     "flwr.common.config.parse_config_args": (([""],), {}),
     "flwr.common.logger.update_console_handler": ((), {"timestamps": True}),
+    "flwr.common.ndarrays_to_parameters": (([],), {}),
     "flwr.common.serde.recorddict_from_proto": ((None,), {}),
     "flwr.common.serde.recorddict_to_proto": ((None,), {}),
     "flwr.server.strategy.aggregate.aggregate_krum": (([], 1, 1), {}),

@@ -1,4 +1,4 @@
-"""Imports point one way: research → apps → strategies → clients → {models, partitions, privacy} → tasks → common."""
+"""Imports point one way: research, ui → apps → strategies → clients → models, partitions, privacy → tasks → common."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ ALLOWED = {
     "clients": {"common", "tasks", "models", "partitions", "privacy"},
     "owner": {"common", "privacy", "clients"},
     "strategies": {"common", "tasks", "models", "partitions", "privacy", "clients"},
-    "apps": {"common", "tasks", "models", "partitions", "privacy", "clients", "owner", "strategies"},
+    "cluster": {"common", "clients", "strategies"},
+    "apps": {"common", "tasks", "models", "partitions", "privacy", "clients", "owner", "strategies", "cluster"},
+    "ui": {"common", "partitions", "strategies", "apps"},
     "research": {"common", "tasks", "models", "partitions", "privacy", "clients", "strategies", "apps"},
 }
 FLOORS = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,13 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.installed import Installed
 from tests.processes import ROOT
 from tests.support import CACHE
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LONGEST = 600
 """Seconds that a cell may take, on a machine that is slow."""
-ALWAYS = ("01-first-run",)
-"""Notebooks that also run in the tests of every change."""
 OF_A_MACHINE = re.compile(r"(?<![\w.:/])/(?:root|home|Users|tmp|var|work|usr|opt|private|mnt)/|site-packages")
 
 
@@ -41,31 +42,48 @@ def _texts(notebook: Any) -> list[str]:
     ]
 
 
-@pytest.mark.simulation
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=() if path.stem in ALWAYS else pytest.mark.long) for path in NOTEBOOKS],
-    ids=lambda path: path.stem,
-)
-def test_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
-    home, work = tmp_path / "home", tmp_path / "work"
+def _run(path: Path, folder: Path, python: Path, variables: Mapping[str, str], where: Sequence[Path]) -> None:
+    """Run a notebook in an empty folder, and compare the kinds of its outputs with those that are stored.
+
+    Args:
+        path: the notebook.
+        folder: for the folder that it runs in, and a home.
+        python: the interpreter that it runs with.
+        variables: of its environment.
+        where: folders of the machine, which no output may name.
+    """
+    home, work = folder / "home", folder / "work"
     (home / ".florilegium").mkdir(parents=True)
     work.mkdir()
     CACHE.mkdir(parents=True, exist_ok=True)
     (home / ".florilegium" / "cache").symlink_to(CACHE)
-    imported = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": imported}
     stored, notebook = _read(path), _read(path)
     client = NotebookClient(
         notebook, timeout=LONGEST, kernel_name="python3", resources={"metadata": {"path": str(work)}},
         record_timing=False, coalesce_streams=True,
     )  # fmt: skip
-    client.execute(env=environment)  # an error in a cell is raised here
+    kernel = client.create_kernel_manager().kernel_spec
+    kernel.argv[0] = str(python)
+    client.execute(env={**variables, "HOME": str(home)})  # an error in a cell is raised here
     cells = [(a, b) for a, b in zip(stored.cells, notebook.cells, strict=True) if a.cell_type == "code"]
     for before, after in cells:
         assert _shown(before) == _shown(after), before.source
-    assert not [text for text in _texts(notebook) if OF_A_MACHINE.search(text) or str(ROOT) in text]
+    texts = _texts(notebook)
+    assert not [text for text in texts if OF_A_MACHINE.search(text) or any(str(one) in text for one in where)]
     assert not list(work.iterdir())  # all that it writes is in a temporary folder
+
+
+@pytest.mark.simulation
+def test_the_first_runs_in_a_checkout_and_shows_what_is_stored(tmp_path: Path) -> None:
+    imported = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    _run(NOTEBOOKS[0], tmp_path, Path(sys.executable), {**os.environ, "PYTHONPATH": imported}, [ROOT])
+
+
+@pytest.mark.simulation
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs_from_the_wheel_and_shows_what_is_stored(path: Path, installed: Installed, tmp_path: Path) -> None:
+    _run(path, tmp_path, installed.bin / "python", installed.environment, [ROOT, installed.home])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

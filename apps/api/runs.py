@@ -229,8 +229,9 @@ def open_run(name: str | Path, runs_dir: str | Path | None = None) -> Run:
 
 
 def list_runs(runs_dir: str | Path | None = None) -> pd.DataFrame:
-    """Return a table of all runs in a folder, the newest first: state, method, dataset, seed, rounds, and the main
-    figure in a column of its name, such as "accuracy".
+    """Return a table of all runs in a folder, the newest first.
+
+    It has state, method, dataset, seed, rounds, and the main figure in a column of its name, such as "accuracy".
     """
     runs = [*list_folder(str(runs_dir or defaults()["runs-dir"]))]
     facts = [field.name for field in fields(ListedRun) if field.name not in ("figure", "value")]

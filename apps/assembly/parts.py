@@ -119,16 +119,16 @@ class Assembly:
         told = [f"model: '{self.settings.model}' {one}" for one in _of_network(self.settings, self.network)]
         return replace(found, warnings=(*told, *found.warnings))
 
-    def provenance(self, roster: Roster, *, flower: bool) -> dict[str, Any]:
+    def provenance(self, roster: Roster, *, engine: str) -> dict[str, Any]:
         """Return what carries the run out (:func:`provenance_of`)."""
-        return provenance_of(self.settings, self.device, len(roster.nodes), deployed=roster.deployed, flower=flower)
+        return provenance_of(self.settings, self.device, len(roster.nodes), deployed=roster.deployed, engine=engine)
 
-    def strategy(self, run: RunFolder, *, flower: bool = False) -> CohortStrategy:
+    def strategy(self, run: RunFolder, *, engine: str = "process") -> CohortStrategy:
         """Return the run's strategy, which writes to the folder ``run``; log how a dataset's schema was inferred.
 
         Args:
             run: the folder.
-            flower: whether one of Flower's processes carries out the run.
+            engine: what carries out the run: "process", "ray", or "flower" for a process of Flower's.
 
         Raises:
             ConfigurationError: if the method does not support the configuration.
@@ -154,7 +154,7 @@ class Assembly:
         buffers.check(s, other if stated is None else buffers.gap(stated), own)
         # The roster calls this in simulations only: real devices hold their own data.
         roster = Roster(lambda: population(s), s.num_clients, self.code, s.roster_timeout, versions(self.config))
-        provenance = partial(self.provenance, flower=flower)
+        provenance = partial(self.provenance, engine=engine)
         setup = Setup(
             s,
             hyper,
@@ -279,7 +279,7 @@ def population(settings: Settings) -> list[Member]:
 
     federation, _ = federate(settings)
     remarks(settings)  # which refuses equal rows, if it is to
-    names = [str(name) for name in federation.names]
+    names: list[str] = federation.names.tolist()
     own = settings.partitioner == "natural" or PARTITIONERS[settings.partitioner].split is not None
     if not own or len({*names}) < sum(map(bool, names)):  # names of domains, which several clients share
         names = [""] * len(federation)
@@ -289,11 +289,11 @@ def population(settings: Settings) -> list[Member]:
         counts = zip(federation.train.sizes, own_part, federation.labeled, strict=True)
         fraction = settings.validation_fraction
         measured = np.array([(part or validating(size, fraction)) if known else 0 for size, part, known in counts])
-    sizes = (federation.train.sizes, measured, own_part)
-    columns = zip(*sizes, federation.unseen, federation.labeled, names, strict=True)
+    arrays = (federation.train.sizes, measured, federation.unseen, federation.labeled, own_part)
+    columns = zip(*(array.tolist() for array in arrays), names, strict=True)
     return [
-        Member(str(i), int(train), int(test), bool(unseen), bool(labeled), name=name, validation=int(part))
-        for i, (train, test, part, unseen, labeled, name) in enumerate(columns)
+        Member(str(i), train, test, unseen, labeled, name=name, validation=part)
+        for i, (train, test, unseen, labeled, part, name) in enumerate(columns)
     ]
 
 

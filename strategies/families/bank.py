@@ -76,8 +76,8 @@ class Banked(CohortStrategy):
                 _add(total, new, self.members[client])
                 state = self._state(round, client)
                 state.save(new)
-                if publish := state.draft():
-                    flushes.append(disk.submit(publish))
+                if change := state.draft():
+                    flushes.append(disk.submit(change.publish))
         for flush in flushes:
             flush.result()
         weight = sum(self.members.values())
@@ -102,7 +102,7 @@ class Banked(CohortStrategy):
         """
         state = self._state(round, client)
         if (found := state.load()) is None:
-            raise RunError(f"the model of client {client} is missing in {state.folder}; start a new run")
+            raise RunError(f"the model of client {client} is missing in {state.own.folder}; start a new run")
         return found
 
     def chunks(self, round: Round) -> Iterator[tuple[slice, Arrays]]:

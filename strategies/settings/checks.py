@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from florilegium.clients.core.batch_orders import EACH_ROUND
 from florilegium.common.errors import ConfigurationError, RunError
+from florilegium.strategies.robust.registry import RULES
 from florilegium.strategies.settings.server import ServerSettings
 
 if TYPE_CHECKING:
@@ -138,11 +139,7 @@ def check_secure_aggregation(settings: ServerSettings, gap: str, unbounded: str)
     p = settings.privacy
     if gap:
         raise ConfigurationError(f"secure-aggregation: it is not supported by method '{settings.method}': {gap}")
-    if settings.aggregation != "mean":
-        raise ConfigurationError(
-            f"aggregation: '{settings.aggregation}' compares single clients' updates, which secure-aggregation hides; "
-            "set it to 'mean'"
-        )
+    _check_groups(settings)
     if settings.oversample > 1:
         raise ConfigurationError("oversample: with secure-aggregation all clients of a cohort count; set it to 1")
     if p.unit == "example":
@@ -162,6 +159,29 @@ def check_secure_aggregation(settings: ServerSettings, gap: str, unbounded: str)
         raise ConfigurationError("privacy.clip-quantile: with secure-aggregation the bound is fixed; set it to 0")
     if not math.isfinite(p.clip_norm) and p.unit == "client":
         raise ConfigurationError("privacy.clip-norm: with secure-aggregation it must be finite")
+
+
+def _check_groups(settings: ServerSettings) -> None:
+    """Raise :class:`ConfigurationError` unless a rule has sums of groups to compare, and groups have a rule."""
+    name, groups = settings.aggregation, settings.secure_groups
+    if name != "mean" and groups == 1:
+        raise ConfigurationError(
+            f"aggregation: '{name}' compares single clients' updates, which secure-aggregation hides; set it to "
+            "'mean', or secure-groups to a number of sums that it may compare"
+        )
+    if name == "mean" and groups > 1:
+        raise ConfigurationError(
+            f"secure-groups: with aggregation = 'mean', {groups} sums show the server more than one and protect from "
+            "nobody; set it to 1, or aggregation to a robust rule"
+        )
+    if groups > 1 and settings.robust.momentum:
+        raise ConfigurationError(
+            "robust.momentum: it follows single clients over rounds, which secure-aggregation hides; set it to 0"
+        )
+    if groups > 1 and not RULES[name].mixes:
+        raise ConfigurationError(
+            f"aggregation: '{name}' follows single clients over rounds, which secure-aggregation hides; use another"
+        )
 
 
 def check_example_privacy(settings: ServerSettings, gap: str, network: nn.Module, inputs: Tensor) -> None:

@@ -156,6 +156,16 @@ class ServerSettings(FederationSettings, SharedSettings):
         "tells devices different things ([more](secure-aggregation.md#a-server-that-does-not-follow-the-protocol))",
         where="secure-aggregation=true",
     )
+    secure_groups: int = key(
+        1,
+        "with secure aggregation: k, number of random groups of a cohort, each with a sum of its own, whose means "
+        "`aggregation` combines ([more](robust.md#with-secure-aggregation))",
+        ge=1,
+        where="secure-aggregation=true",
+    )
+    secure_group_size: int = key(
+        5, "with secure aggregation: the fewest clients of a group", ge=3, where="secure-aggregation=true"
+    )
     min_success: float = key(
         0.5, "share of a cohort that must succeed for the run to continue; one client must in any case", ge=0, le=1
     )
@@ -192,6 +202,9 @@ class ServerSettings(FederationSettings, SharedSettings):
         5, "rounds between evaluations with checkpoints; one more follows the last round; 0: only that one", ge=0
     )
     checkpoint_every: int = key(0, "rounds between additional checkpoints; 0: only with evaluations", ge=0)
+    checkpoint_seconds: float = key(
+        60.0, "seconds between checkpoints, where they cost less than a tenth of the time; 0: none by time", ge=0
+    )
     evaluate_clients: int = key(
         0, "evaluate a fixed sample of this many clients per group; 0: all clients; real devices: always all", ge=0
     )
@@ -266,6 +279,11 @@ class ServerSettings(FederationSettings, SharedSettings):
         if isinstance(self.attackers, float):
             return math.ceil(round(self.attackers * cohort, 9))
         return len(self.attackers.split(",")) if isinstance(self.attackers, str) else self.attackers
+
+    @property
+    def sums_of_groups(self) -> bool:
+        """Whether updates reach the server as secure sums of random groups."""
+        return self.secure_aggregation and self.secure_groups > 1
 
     @property
     def betas(self) -> tuple[float, float]:

@@ -60,7 +60,7 @@ def _strategy(method: str, labeled: tuple[str, ...] = (), **keys: Value) -> Any:
     """Return a strategy without a run, which knows of these clients with labels alone."""
     options, hyper = parse(config(method=method, **keys))
     members = {client: SimpleNamespace(labeled=client in labeled) for client in (*labeled, "mute")}
-    roster: Any = SimpleNamespace(clients=members, ids=lambda *groups: list(labeled))
+    roster: Any = SimpleNamespace(clients=members, ids=lambda *groups, **only: list(labeled))
     entry = METHODS[method]
     return entry.strategy_class()(Setup(options, hyper, entry.client_class(), roster, None))  # type: ignore[arg-type]
 

@@ -62,7 +62,7 @@ def test_regulariser_of_a_linear_model(norm_of: str, alignment: str) -> None:
     model = build("linear", (1, 8, 8), 10, 1).double()
     keys = {**KEYS, "fedgtst.norm-of": norm_of, "fedgtst.alignment": alignment}
     client = make_client(examples, model, **{**keys, "model": "linear"})
-    total, norm = client.regularised(rows, guide)
+    total, norm = client.regularised(rows, guide, [*client.model.parameters()])
     weight, bias = get_arrays(model).values()
     expected = _norm_by_hand(weight, bias, examples.rows(rows) if norm_of == "batch" else examples)
     plain = torch.nn.functional.cross_entropy(model(examples.x[rows]), examples.y[rows])
@@ -76,7 +76,7 @@ def test_gradient_against_finite_differences(norm_of: str) -> None:
     examples, rows, step = _examples(9, torch.float64), torch.arange(6), 1e-6
     model = build("mlp", (1, 8, 8), 10, 1).double()
     client = make_client(examples, model, **{**KEYS, "fedgtst.norm-of": norm_of, "fedgtst.coefficient": 0.5})
-    total, _ = client.regularised(rows, 2.0)
+    total, _ = client.regularised(rows, 2.0, [*client.model.parameters()])
     gradients = torch.autograd.grad(total, [*model.parameters()])
     rng = np.random.default_rng(1)
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
@@ -85,7 +85,7 @@ def test_gradient_against_finite_differences(norm_of: str) -> None:
             before, ends = parameter.detach()[index].item(), []
             for sign in (1, -1):
                 parameter.data[index] = before + sign * step
-                ends.append(client.regularised(rows, 2.0)[0].item())
+                ends.append(client.regularised(rows, 2.0, [*client.model.parameters()])[0].item())
             parameter.data[index] = before
             assert gradient[index].item() == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-4, abs=1e-7)
 

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from florilegium.clients.fedtta import PREFIX
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
+from florilegium.models.called import as_function
 from florilegium.models.mlp import adaptation_network
 from florilegium.models.networks import build
 from florilegium.models.parameters import get_arrays
@@ -41,7 +42,10 @@ def test_adaptation_is_a_step_down_the_learned_loss() -> None:
     examples = Examples(x, torch.zeros(9, dtype=torch.int64))
     client = make_client(examples, model, **{**KEYS, "fedtta.adaptation-rate": 0.5})
     client.data.labeled = False
-    adapted = client.adapted(φ, x, dict(model.named_parameters()), differentiable=False)
+    θ = dict(model.named_parameters())
+    adapted = dict(
+        zip(θ, client.adapted(φ, x, [*θ.values()], as_function(model, θ), differentiable=False), strict=True)
+    )
     rng, step = np.random.default_rng(1), 1e-6
 
     def loss() -> float:
@@ -67,10 +71,12 @@ def test_each_even_part_of_the_inputs_is_a_step(monkeypatch: pytest.MonkeyPatch)
     x = torch.randn(7, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     examples, network = Examples(x, torch.zeros(7, dtype=torch.int64)), build("mlp", (1, 8, 8), 10, 1)
     client, φ = make_client(examples, network, **KEYS), adaptation_network(10, 16, 1)
-    expected = {name: p.detach().clone().requires_grad_() for name, p in network.named_parameters()}
+    names = [name for name, _ in network.named_parameters()]
+    θ = [p.detach().clone().requires_grad_() for p in network.parameters()]
     for part in (x[:4], x[4:]):
-        adapted = client.adapted(φ, part, expected, differentiable=False)
-        expected = {name: p.detach().requires_grad_() for name, p in adapted.items()}
+        adapted = client.adapted(φ, part, θ, as_function(network, names), differentiable=False)
+        θ = [p.detach().requires_grad_() for p in adapted]
+    expected = dict(zip(names, θ, strict=True))
     sent = get_arrays(network) | {PREFIX + name: array for name, array in get_arrays(φ).items()}
     perform(client, "test", sent)
     for name, parameter in network.named_parameters():

@@ -244,7 +244,7 @@ class TestMessages:
         strategy = FLowDUP(Setup(*parse(keys), FLowDUPClient, roster, RunFolder(tmp_path / "run", keys, "flowdup")))
         roster.clients = {"0": Member("0", 9, 9, labeled=False)}
         assert strategy.trainable() == []
-        roster.clients["1"] = Member("1", 9, 9)
+        roster.clients = {**roster.clients, "1": Member("1", 9, 9)}
         assert strategy.trainable() == ["0", "1"]
 
     @pytest.mark.parametrize("method", ["flowdup", "ld-fedavg"])

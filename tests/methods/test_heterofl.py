@@ -215,7 +215,8 @@ def test_the_law_of_capacities_is_drawn_from_seed_and_name(run: Runs) -> None:
         assert drawn[:5] == [strategy.capacity(str(client)) for client in range(5)]
         assert 0.5 < np.mean(np.equal(drawn, 0.5)) < 0.7  # 3 of 5
         strategy.federation.roster.deployed = True
-        strategy.federation.roster.clients["1"] = Member("1", 9, 9, capacity=0.125)
+        roster = strategy.federation.roster
+        roster.clients = {**roster.clients, "1": Member("1", 9, 9, capacity=0.125)}
         assert strategy.capacity("1") == 0.125
         assert [strategy.unfit(strategy.clients["1"]), strategy.first_channel(7)] == ["", 0]
 

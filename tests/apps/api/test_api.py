@@ -24,6 +24,7 @@ from torch import nn
 import florilegium as fl
 from florilegium.apps.origins.packages import modules, version_of
 from florilegium.models.parameters import get_arrays
+from florilegium.strategies.core.rounds import Rounds
 from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests.processes import ROOT
 from tests.support import CACHE, assert_rounded
@@ -287,6 +288,21 @@ class TestInterruption:
         assert resumed.state == "completed"
         first, second = _arrays(whole), _arrays(resumed)
         assert all(np.array_equal(array, second[name]) for name, array in first.items())
+
+    def test_a_run_stopped_while_it_reports_its_progress_has_a_checkpoint(
+        self, go: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        report = Rounds._report_progress
+
+        def press(self: Rounds, state: str, done: int, last: int) -> None:
+            report(self, state, done, last)
+            if done == 1 and state == "running":
+                os.kill(os.getpid(), signal.SIGINT)
+
+        monkeypatch.setattr(Rounds, "_report_progress", press)
+        with pytest.raises(KeyboardInterrupt, match="stopped after round 2"):
+            go(rounds=4, evaluate_every=0, run_name="broken")
+        assert read_checkpoint(tmp_path / "broken").round == 2
 
     def test_a_run_stopped_before_its_first_checkpoint_begins_anew(self, go: Any, tmp_path: Path) -> None:
         broken = go(rounds=2)

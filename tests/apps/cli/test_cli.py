@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -16,6 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from florilegium.apps.cli.app import cli
+from florilegium.apps.cli.run import _tell_coefficients
 from florilegium.apps.runs.experiment import read_assignments, resolve
 from florilegium.clients.core.export import learned_by, load_model, predict, save_model
 from florilegium.clients.core.network import network_for
@@ -237,3 +239,25 @@ class TestFailure:
         assert "roundz: there is no such key; did you mean 'rounds'" in done.stderr
         assert "Traceback" not in done.stderr
         assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", [["glm"], ["survival", "model"]])
+def test_a_run_ends_with_the_coefficients_of_its_regression(
+    place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On standard error, so that the last line of standard output stays the folder; none is cut on 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    one = {"coefficient": -2.8104e-05, "standard_error": 1.1184e-05, "statistic": -10.4263, "p": 7.924e-27}
+    one |= {"low": -5.002e-05, "high": -6.176e-06}
+    lines = [{"name": "dose", **one}, {"name": "lost", **dict.fromkeys(one)}]
+    content: dict[str, Any] = {"coefficients": lines}
+    for name in reversed(place):
+        content = {name: content}
+    (tmp_path / "summary.json").write_text(json.dumps({"rounds": 1, "final": {}, **content}))
+    _tell_coefficients(tmp_path)
+    out, told = capsys.readouterr()
+    assert not out
+    rows = [line.split() for line in told.splitlines()]
+    assert ["dose", "-2.81e-05", "1.12e-05", "-10.4", "7.92e-27", "-5e-05", "-6.18e-06"] in rows
+    assert ["lost", *"––––––"] in rows
+    assert "…" not in told

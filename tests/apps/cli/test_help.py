@@ -26,10 +26,11 @@ from tests.processes import ROOT
 
 TOP = typer.main.get_command(cli)
 GROUPS = {
-    "Run": ["run", "describe", "check", "resume", "reproduce", "compare", "sweep", "tune", "new", "app", "board"],
+    "Run": ["run", "describe", "check", "resume", "reproduce", "compare", "sweep", "tune", "new", "app", "cluster",
+            "board"],
     "Inspect": [
         "watch", "report", "runs", "predict", "export", "personalise", "transfer", "methods", "recipes", "keys",
-        "track",
+        "track", "ui",
     ],
     "Data": ["datasets", "partition", "fleet", "pictures", "speech", "census", "schema", "split"],
     "Devices": ["device"],
