@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -36,7 +40,19 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": _ray_folder(),
     }
+
+
+@cache
+def _ray_folder() -> str:
+    """Return a folder without a note of a Ray cluster that runs on this machine, which a new one would join.
+
+    Its path is short, since Ray puts sockets there.
+    """
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def kill_family(pid: int) -> None:

@@ -50,6 +50,7 @@ NOT_HERE = {
     r"split ": "needs a folder of that suite: tests/partitions/sources/test_foreign_splits.py",
     r"run fed-mine/": "needs the package to be installed: tests/apps/origins/test_package.py",
     r"run --set dataset=/data/(instructions|entities)": "needs a model to fetch: tests/partitions/sources",
+    r"run --set dataset=banking77": "needs a folder of models: tests/apps/runs/test_recipes.py",
     r"run RECIPE": "needs a cluster of several machines: tests/cluster/test_lost_nodes.py",
     r"cluster ": "for schedulers: tests/cluster/test_launchers.py",
 }
@@ -58,7 +59,7 @@ OTHERS = {
     r"make (install|run)|(uv )?pip install|pip wheel": "downloads packages; test_package.py installs a wheel",
     r"uv build": "as a wheel is built in tests/apps/origins/test_package.py",
     r"make (test|bench|docs|pictures)": "of a checkout; the site is built in tests/test_docs.py",
-    r"python -m (tests\.fingerprints|benchmarks)": "takes minutes on an idle machine",
+    r"python -m (tests\.(fingerprints|cluster\.campaign)|benchmarks)": "takes minutes on an idle machine",
     r"flower-superlink|flwr run|flwr supernode": "carried out with free ports: tests/apps/devices/test_deployment.py",
     r"ssh-keygen|deploy/certificates": "carried out in tests/site.py",
     r"mkdir|cat|cp|export|cd": "of the shell",
