@@ -16,12 +16,14 @@ from benchmarks import suite
 from benchmarks.timing import alternate
 from florilegium.apps.settings.configuration import defaults, parse
 from florilegium.clients.core.settings import ClientSettings
+from florilegium.clients.core.stacked_private import request
+from florilegium.clients.core.together import Company
 from florilegium.clients.core.training import train
 from florilegium.common.settings import Value
 from florilegium.models.networks import build
 from florilegium.partitions.clientdata import Examples
 from florilegium.partitions.loading import task_of
-from florilegium.privacy.dp_sgd import PrivateGradients
+from florilegium.privacy.steps import PrivateSteps
 
 SHAPE, EXAMPLES, BATCH = (3, 32, 32), 600, 50
 REPEATS = 7
@@ -44,26 +46,32 @@ def dp_sgd(model: str) -> dict[str, float]:
     """Return the median seconds of an epoch on one core: DP-SGD by the "suite" and bare "opacus", and "plain" SGD."""
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(EXAMPLES, *SHAPE, generator=generator), torch.randint(10, (EXAMPLES,), generator=generator)
-    epochs = {"suite": _ours(model, x, y, private=True), "opacus": _bare(model, x, y)}
-    epochs["plain"] = _ours(model, x, y, private=False)
+    network = build(model, SHAPE, 10, 1)
+    epochs = {"suite": _ours(network, x, y, private=True), "opacus": _bare(model, x, y)}
+    epochs["plain"] = _ours(network, x, y, private=False)
     return alternate(epochs, REPEATS)
 
 
 def of_many(clients: int) -> dict[str, float]:
     """Return the median seconds of an epoch of so many small clients with an `mlp`, as :func:`dp_sgd`.
 
-    Each has a network of its own, 60 examples of 8×8 pixels and batches of 20; Opacus is attached to each.
+    Each has a network of its own, 60 examples of 8×8 pixels and batches of 20. The suite trains all at once
+    (``vectorise``); Opacus is attached to each beforehand.
     """
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(60, 1, 8, 8, generator=generator), torch.randint(10, (60,), generator=generator)
+    network = build("mlp", (1, 8, 8), 10, 1)
+    company = Company(network, {"train": request})
 
-    def each(make: Callable[[], Callable[[], object]]) -> Callable[[], object]:
-        return lambda: [make()() for _ in range(clients)]
+    def suite(*, private: bool) -> Callable[[], object]:
+        task = _ours(network, x, y, private=private, batch=20)
+        return lambda: company.run([task] * clients)
 
+    bare = [_bare("mlp", x, y, batch=20) for _ in range(clients)]
     return alternate({
-        "suite": each(lambda: _ours("mlp", x, y, private=True, batch=20)),
-        "opacus": each(lambda: _bare("mlp", x, y, batch=20)),
-        "plain": each(lambda: _ours("mlp", x, y, private=False, batch=20)),
+        "suite": suite(private=True),
+        "opacus": lambda: [epoch() for epoch in bare],
+        "plain": suite(private=False),
     }, 3)  # fmt: skip
 
 
@@ -72,16 +80,14 @@ def _settings(batch: int) -> ClientSettings:
     return parse({**defaults(), "batch-size": batch, "learning-rate": 0.01, "momentum": 0.0})[0]
 
 
-def _ours(model: str, x: torch.Tensor, y: torch.Tensor, *, private: bool, batch: int = BATCH) -> Callable[[], object]:
+def _ours(
+    network: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, *, private: bool, batch: int = BATCH
+) -> Callable[[], object]:
     settings = _settings(batch)
     examples = Examples(x.to(memory_format=torch.channels_last), y)
-    network, generator = build(model, tuple(x.shape[1:]), 10, 1), torch.Generator().manual_seed(1)
-
-    def noised(network: torch.nn.Module) -> PrivateGradients:
-        return PrivateGradients(network, 1.0, 1.0, batch / len(x), len(x))
-
-    task, with_noise = task_of(settings), noised if private else None
-    return lambda: train(network, examples, settings, generator, task=task, epochs=1, private=with_noise)
+    generator, task = torch.Generator().manual_seed(1), task_of(settings)
+    steps = PrivateSteps(1.0, 1.0, batch / len(x), len(x)) if private else None
+    return lambda: train(network, examples, settings, generator, task=task, epochs=1, private=steps)
 
 
 def _bare(model: str, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH) -> Callable[[], object]:

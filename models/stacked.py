@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,20 @@ _FORK, _OTHER, _JOIN = _Step(), _Step(), _Step()
 """Keep the activations for the other path; go on with those kept, and keep the present ones; add those kept."""
 
 
+class Note(NamedTuple):
+    """What a dense layer of N copies received and returned in a pass.
+
+    Attributes:
+        places: the places of its parameters in ``network.parameters()``: weight, and bias if it has one.
+        received: its inputs (N, b, …, k).
+        outputs: its outputs (N, b, …, o).
+    """
+
+    places: Sequence[int]
+    received: Tensor
+    outputs: Tensor
+
+
 @dataclass(frozen=True)
 class StackedNetwork:
     """The layers of a network that can be run in many copies at once.
@@ -53,13 +68,16 @@ class StackedNetwork:
     buffers: Sequence[Sequence[int]]
     signature: Hashable
 
-    def __call__(self, parameters: Sequence[Tensor], x: Tensor, norms: Norms | None = None) -> Tensor:
+    def __call__(
+        self, parameters: Sequence[Tensor], x: Tensor, norms: Norms | None = None, notes: list[Note] | None = None
+    ) -> Tensor:
         """Return the outputs (N, b, …) of N copies.
 
         Args:
             parameters: in the order of ``network.parameters()``, each (N, *shape).
             x: the inputs of each copy, (N, b, *shape).
             norms: what batch norm needs, if the network has any.
+            notes: if given, what each dense layer received and returned is added to it.
         """
         state, kept = _Activations(x, len(x), pictures=False), list[_Activations]()
         for layer, places, own in zip(self.layers, self.places, self.buffers, strict=True):
@@ -75,7 +93,9 @@ class StackedNetwork:
                 values = normalised(layer, given, buffers, state.channels(), norms)
                 state = _Activations(values, len(x), pictures=True)
             else:
-                state = _apply(layer, [parameters[place] for place in places], state)
+                received, state = state, _apply(layer, [parameters[place] for place in places], state)
+                if notes is not None and isinstance(layer, nn.Linear):
+                    notes.append(Note(places, received.rows(), state.values))
         return state.rows()
 
     @property

@@ -9,7 +9,6 @@ gradient of each parameter, or takes a second pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,9 +17,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from florilegium.common.errors import RunError
+from florilegium.privacy.example_gradients import ExampleGradients, clipped
 
-_TINY = 1e-6
-"""Added to norms before the division by them, as Opacus does."""
 Clipped = list[tuple[nn.Parameter, Tensor]]
 Notes = list[tuple[Tensor, Tensor]]
 """Inputs of a layer and the gradients of its outputs, for each call."""
@@ -92,73 +90,36 @@ class Booked:
         Raises:
             RunError: if a layer received more or fewer rows, so that they are no examples.
         """
-        found = [_Gradient(layer, notes) for layer, notes in self._notes.items() if notes]
-        single = [norm for one in found for norm in one.norms()]
-        if wrong := [len(norm) for norm in single if len(norm) != count]:
+        layers = [layer for layer, notes in self._notes.items() if notes]
+        found = [_gradients(layer, self._notes[layer]) for layer in layers]
+        if wrong := [rows for one in found if (rows := len(one.received)) != count]:
             raise RunError(f"a layer of the network received {wrong[0]} rows of {count} examples; each needs one")
-        norms = torch.stack(single).norm(dim=0) if single else torch.zeros(count)
-        usable = norms.isfinite()
-        if not usable.all():  # 0·∞ is no number
-            found = [one.only(usable) for one in found]
-        factors = (self._longest / (norms[usable] + _TINY)).clamp(max=1.0)
-        return norms, [pair for one in found for pair in one.sums(factors)]
+        if not found:
+            return torch.zeros(count), []
+        norms, sums = clipped(found, self._longest)
+        return norms, [pair for layer, own in zip(layers, sums, strict=True) for pair in _of_parameters(layer, own)]
 
 
-class _Gradient:
-    """The gradients of a layer's parameters for b examples: Σ_t g_t·a_tᵀ for the weight, Σ_t g_t for the bias.
+def _gradients(layer: nn.Module, notes: Notes) -> ExampleGradients:
+    """Return the gradients of examples that follow from a layer's notes, at least one."""
+    patches = _patches if isinstance(layer, nn.Conv2d) else _entries
+    received, returned = zip(*(patches(layer, x, g) for x, g in notes), strict=True)
+    trained = {id(parameter) for parameter in _trained(layer)}
+    return ExampleGradients(
+        _joined(received), _joined(returned), id(layer.weight) in trained, id(layer.bias) in trained
+    )
 
-    A position t is one of an image's patches, of a sequence's entries, or of several calls.
 
-    Args:
-        layer: the layer.
-        notes: its notes, at least one.
-    """
+def _of_parameters(layer: nn.Module, sums: Sequence[Tensor]) -> Clipped:
+    """Return a layer's trained parameters, each with its sum in its own shape."""
+    return [(parameter, _shaped(parameter, own)) for parameter, own in zip(_trained(layer), sums, strict=True)]
 
-    def __init__(self, layer: nn.Module, notes: Notes) -> None:
-        self._layer: Any = layer
-        patches = _patches if isinstance(layer, nn.Conv2d) else _entries
-        received, returned = zip(*(patches(layer, x, g) for x, g in notes), strict=True)
-        self._received, self._returned = _joined(received), _joined(returned)  # a (b, T, k), g (b, T, o)
 
-    def only(self, usable: Tensor) -> _Gradient:
-        """Return the gradients of some examples."""
-        one = _Gradient.__new__(_Gradient)
-        one._layer, one._received, one._returned = self._layer, self._received[usable], self._returned[usable]
-        return one
-
-    @cached_property
-    def _each(self) -> Tensor | None:
-        """The weight's gradients (b, o, k); None if inner products of positions are fewer numbers."""
-        (_, positions, inputs), outputs = self._received.shape, self._returned.shape[2]
-        return None if 2 * positions**2 < inputs * outputs else self._returned.transpose(1, 2) @ self._received
-
-    def norms(self) -> list[Tensor]:
-        """Return the norms of the gradients of each trained parameter, (b,) each."""
-        norms = []
-        if self._layer.weight.requires_grad and (each := self._each) is not None:
-            norms.append(each.flatten(1).norm(dim=1))
-        elif self._layer.weight.requires_grad:
-            products = [a @ a.transpose(1, 2) for a in (self._received, self._returned)]
-            # Rounding can make a sum of products that cancel out negative.
-            norms.append((products[0] * products[1]).flatten(1).sum(dim=1).clamp(min=0.0).sqrt())
-        if self._layer.bias is not None and self._layer.bias.requires_grad:
-            norms.append(self._returned.sum(dim=1).norm(dim=1))
-        return norms
-
-    def sums(self, factors: Tensor) -> Clipped:
-        """Return the sums of the gradients of each trained parameter, times each example's of the ``factors`` (b,)."""
-        weight, bias, sums = self._layer.weight, self._layer.bias, Clipped()
-        if weight.requires_grad and (each := self._each) is not None:
-            sums.append((weight, (factors @ each.flatten(1)).view(each.shape[1:])))
-        elif weight.requires_grad:
-            scaled = self._returned * factors.view(-1, 1, 1)
-            sums.append((weight, scaled.flatten(0, 1).T @ self._received.flatten(0, 1)))
-        if weight.dim() == 4 and sums:  # patches end with their channels
-            outputs, channels, height, width = weight.shape
-            sums = [(weight, sums[0][1].view(outputs, height, width, channels).permute(0, 3, 1, 2))]
-        if bias is not None and bias.requires_grad:
-            sums.append((bias, factors @ self._returned.sum(dim=1)))
-        return sums
+def _shaped(parameter: nn.Parameter, own: Tensor) -> Tensor:
+    if parameter.dim() != 4:
+        return own
+    outputs, channels, height, width = parameter.shape  # patches end with their channels
+    return own.view(outputs, height, width, channels).permute(0, 3, 1, 2)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from florilegium.common.errors import RunError
 from florilegium.privacy.booked import Booked, supported
 from florilegium.privacy.ledger import Ledger
-from florilegium.privacy.noise import secret_generator
+from florilegium.privacy.steps import Draws, PrivateSteps
 
 # The inputs of a network need no gradients, and Opacus uses none of theirs.
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -155,16 +155,13 @@ class PrivateGradients:
         self._layouts = [(p, p.stride()) for p in model.parameters() if p.dim() == 4]
         self._network = model
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._rate, self._examples = rate, examples
         if not self._parameters:
             raise RunError("no parameter of the network is trained")
         for name, module in model.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:  # with parameters or without
                 raise RunError(f"layer '{name}' is batch norm, which mixes examples: none has a gradient of its own")
-        self._expected = max(1, round(rate * examples))
-        # Anyone who knew the seed could subtract the noise. PyTorch's CPU generator has a seed of only 32 bits.
-        self._rng = secret_generator()
-        self._deviation = multiplier * clip_norm
+        steps = PrivateSteps(multiplier, clip_norm, rate, examples, ghost)
+        self._expected, self._draws = steps.expected, Draws(steps)
         self._backward = False  # whether there was a backward pass since the last step
         self._booked: Booked | None = None
         self.model: Any = model
@@ -189,10 +186,14 @@ class PrivateGradients:
             expected_batch_size=self._expected,
         )
 
+    @classmethod
+    def of(cls, model: nn.Module, steps: PrivateSteps) -> Self:
+        """Return the private gradients of a training with these steps."""
+        return cls(model, steps.multiplier, steps.clip_norm, steps.rate, steps.examples, ghost=steps.ghost)
+
     def batch(self) -> Tensor:
         """Draw the examples that take part in the next step; return their indices, possibly none."""
-        chosen = torch.from_numpy((self._rng.random(self._examples) < self._rate).nonzero()[0])
-        return chosen.to(self._parameters[0].device)
+        return torch.from_numpy(self._draws.batch()).to(self._parameters[0].device)
 
     def backward(self, objective: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         """Run the backward pass for a batch; return its mean loss, 0 if it is empty.
@@ -241,10 +242,8 @@ class PrivateGradients:
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            if self._deviation:
-                noise = torch.from_numpy(self._rng.standard_normal(tuple(parameter.shape), np.float32))
-                scale = self._deviation / self._expected
-                parameter.grad.add_(noise.to(parameter.device), alpha=scale)
+            if self._draws.deviation:
+                parameter.grad += torch.from_numpy(self._draws.noise(tuple(parameter.shape))).to(parameter.device)
 
     def _finite(self) -> bool:
         """Return whether the gradient of the batch is; clipped gradients are too small for their sum to overflow."""

@@ -8,7 +8,7 @@ A method overrides :meth:`BaseClient.gradient_hook` for an extra term in the los
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,10 +50,11 @@ from florilegium.partitions.loading import task_of
 from florilegium.privacy.allowance import Allowance
 from florilegium.privacy.ledger import SPENT
 from florilegium.privacy.noise import draw, secret_generator
+from florilegium.privacy.steps import PrivateSteps
 from florilegium.tasks.task import Task
 
 if TYPE_CHECKING:
-    from florilegium.privacy.dp_sgd import Account, Planned, PrivateGradients
+    from florilegium.privacy.dp_sgd import Account, Planned
 
 
 @dataclass(frozen=True)
@@ -391,7 +392,7 @@ class BaseClient(NumPyClient):
         private = None
         if self.settings.privacy.unit == "example":
             try:
-                private = self._private_gradients(chosen, epochs)
+                private = self._private_steps(chosen, epochs)
             except BudgetSpentError:
                 if self.phase != "test":
                     raise
@@ -437,21 +438,19 @@ class BaseClient(NumPyClient):
 
         return Account(self.state.own.file(ACCOUNT), self.settings.privacy.delta)
 
-    def _private_gradients(self, examples: Examples, epochs: int | None) -> Callable[[nn.Module], PrivateGradients]:
-        """Record the privacy cost of a training; return a function that makes a network's gradients private.
+    def _private_steps(self, examples: Examples, epochs: int | None) -> PrivateSteps:
+        """Record the privacy cost of a training; return its steps.
 
         Raises:
             BudgetSpentError: if the client's remaining budget does not suffice.
         """
-        from florilegium.privacy.dp_sgd import PrivateGradients
-
         s, p = self.settings, self.settings.privacy
         size = len(examples)
         rate = min(1.0, s.batch_size / size)
         steps = self.steps(epochs)
         z = self.noise_multiplier()
         self.pay(z, rate, steps)
-        return lambda model: PrivateGradients(model, z, p.clip_norm, rate, size, ghost=p.gradients == "ghost")
+        return PrivateSteps(z, p.clip_norm, rate, size, ghost=p.gradients == "ghost")
 
     def _attacked(self) -> dict[str, float]:
         """Return the share of test examples for which the model predicts what attackers want; {} without a goal."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from florilegium.models.stacked import StackedNetwork
+from florilegium.models.stacked import Note, StackedNetwork
 from florilegium.models.stacked_norms import Norms
 from florilegium.tasks.task import Task
 
@@ -67,15 +67,18 @@ class StackedLoss(StackedObjective):
     """
 
     def __init__(self, form: StackedNetwork, task: Task) -> None:
-        self._form, self._task = form, task
+        self.form, self._task = form, task
         self.key = (form.signature, task.key) if task.per_example else None
 
     @staticmethod
     def together(objectives: Sequence[StackedLoss], parameters: Sequence[Tensor], batch: Batch) -> Tensor:
         """Return the loss of each client, (n,)."""
-        first = objectives[0]
-        losses = losses_together(first._task, first._form(parameters, batch.x, batch.norms), batch.y)
-        return (losses * batch.weights).sum(dim=1)
+        return objectives[0].each(parameters, batch).sum(dim=1)
+
+    def each(self, parameters: Sequence[Tensor], batch: Batch, notes: list[Note] | None = None) -> Tensor:
+        """Return the loss of each example times its weight, (n, b); see :class:`StackedNetwork` for the notes."""
+        outputs = self.form(parameters, batch.x, batch.norms, notes)
+        return losses_together(self._task, outputs, batch.y) * batch.weights
 
 
 def losses_together(task: Task, outputs: Tensor, y: Tensor) -> Tensor:

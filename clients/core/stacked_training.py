@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -117,6 +117,11 @@ class Training(Request):
         return cls(model, stackable, examples, settings, generator, steps, places, rates, hook, own, order, key)
 
     @classmethod
+    def work(cls, jobs: Sequence[Any], parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> Together:
+        """Return the training of several clients, with their stacked parameters and buffers."""
+        return Together(jobs, parameters, _Batches(jobs, buffers))
+
+    @classmethod
     @without_denormals()
     def carry_out(cls, waiting: Sequence[Waiting]) -> list[Trained]:
         """Train the waiting clients' networks; return what the training of each has measured."""
@@ -127,7 +132,7 @@ class Training(Request):
             [torch.stack(copies) for copies in zip(*contents, strict=True)]
             for contents in ([client.parameters for client in clients], [client.buffers for client in clients])
         )
-        together = _Together(jobs, parameters, buffers)
+        together = cls.work(jobs, parameters, buffers)
         trained = together.train()
         together.take_draws()
         for index, (job, client) in enumerate(zip(jobs, clients, strict=True)):
@@ -169,12 +174,12 @@ class _Batches:
     """All batches of a training of N clients, with the buffers of their networks, (N, *shape) each."""
 
     def __init__(self, jobs: Sequence[Training], buffers: Sequence[Tensor]) -> None:
-        self._buffers = buffers
+        self._jobs, self._buffers = jobs, buffers
         self._examples = joined([job.examples for job in jobs])
         device = self._examples.y.device
         # Copies, since a client whose training has failed here has to draw the same again.
-        self.generators = [job.generator.clone_state() for job in jobs]
-        schedules = (job.schedule(jobs[0].steps, own) for job, own in zip(jobs, self.generators, strict=True))
+        self._generators = [job.generator.clone_state() for job in jobs]
+        schedules = (job.schedule(jobs[0].steps, own) for job, own in zip(jobs, self._generators, strict=True))
         rows, weights = map(torch.stack, zip(*schedules, strict=True))
         sizes = (weights > 0).sum(dim=2)
         self._widths: list[int] = sizes.amax(dim=0).tolist()
@@ -185,6 +190,11 @@ class _Batches:
             if job.weights is not None:
                 self._weights[index] *= job.weights[rows[index].to(device)]
         self._rows = (rows + starts([job.examples for job in jobs])[:, None, None]).to(device)
+
+    def take_draws(self) -> None:
+        """Set the clients' generators to what they are after the training."""
+        for job, generator in zip(self._jobs, self._generators, strict=True):
+            job.generator.set_state(generator.get_state())
 
     def at(self, step: int, active: int) -> Batch:
         """Return one batch of each of the first ``active`` clients."""
@@ -197,23 +207,28 @@ class _Batches:
         return Batch(x, y, weights, sizes, least, norms)
 
 
-class _Together:
+class Batches(Protocol):
+    """The batches of a training of N clients, asked for step by step."""
+
+    def at(self, step: int, active: int) -> Batch:
+        """Return one batch of each of the first ``active`` clients."""
+
+    def take_draws(self) -> None:
+        """Leave the clients' generators as they are after the training."""
+
+
+class Together:
     """The training of N clients.
 
     Args:
         jobs: their requests, sorted by the number of steps, most first.
-        parameters, buffers: the stacked parameters and buffers, (N, *shape) each, in the order of the network; changed
-            in place.
+        parameters: the stacked parameters, (N, *shape) each, in the order of the network; changed in place.
+        batches: what they train on.
     """
 
-    def __init__(self, jobs: Sequence[Training], parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
-        self._jobs, self._parameters = jobs, parameters
-        self._batches = _Batches(jobs, buffers)
-
-    def take_draws(self) -> None:
-        """Set the clients' generators to what they are after the training."""
-        for job, generator in zip(self._jobs, self._batches.generators, strict=True):
-            job.generator.set_state(generator.get_state())
+    def __init__(self, jobs: Sequence[Any], parameters: Sequence[Tensor], batches: Batches) -> None:
+        self._jobs, self._parameters, self._batches = jobs, parameters, batches
+        self.take_draws = batches.take_draws
 
     def train(self) -> list[Trained]:
         """Train; return each client's mean training loss per example, and the norm of its last step's gradient."""
@@ -245,7 +260,7 @@ class _Together:
                 seen[:active] += batch.sizes
             memory = [optimizer.memory() for optimizer in optimizers]
             begin = end
-        measured = zip((total / seen).tolist(), norms.tolist(), strict=True)
+        measured = zip((total / seen.clamp(min=1)).tolist(), norms.tolist(), strict=True)
         return [Trained(loss, norm) for loss, norm in measured]
 
     def _step(

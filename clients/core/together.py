@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ClassVar, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 from greenlet import getcurrent, greenlet
@@ -120,11 +120,6 @@ class Request(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, *args: Any, **kwargs: Any) -> Self | None:
-        """Return the request that a call of the offered function stands for; None if it must be done alone."""
-
-    @classmethod
-    @abstractmethod
     def carry_out(cls, waiting: Sequence[Waiting]) -> Sequence[Any]:
         """Carry out at least two requests with equal keys; return the result of each.
 
@@ -160,10 +155,11 @@ class Company:
 
     Args:
         network: the network that all of them share.
-        kinds: the work that is carried out together: a class of requests for each name of an offered function.
+        kinds: the work that is carried out together: for each name of an offered function, what returns the request
+            that a call stands for, or None if it must be done alone.
     """
 
-    def __init__(self, network: nn.Module, kinds: Mapping[str, type[Request]]) -> None:
+    def __init__(self, network: nn.Module, kinds: Mapping[str, Callable[..., Request | None]]) -> None:
         self.network, self._parts, self._kinds = network, Parts(network), kinds
         self._main = getcurrent()
         self._failed: set[tuple[type[Request], type[Exception]]] = set()  # what there was a warning of
@@ -192,7 +188,7 @@ class Company:
 
     def offer(self, work: Callable[..., R], args: Any, kwargs: Any) -> R:
         """Suspend the calling client until no other can go on; return its result of ``work``."""
-        request = self._kinds[work.__name__].of(*args, **kwargs)
+        request = self._kinds[work.__name__](*args, **kwargs)
         if request is None:
             return work(*args, **kwargs)
         own, network = self._parts, request.network

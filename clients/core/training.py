@@ -25,6 +25,7 @@ from florilegium.tasks.task import Task
 
 if TYPE_CHECKING:
     from florilegium.privacy.dp_sgd import PrivateGradients
+    from florilegium.privacy.steps import PrivateSteps
 
 GradientHook = Callable[[nn.Module, Tensor], None]
 """Called after each backward pass, to change the gradients before the optimiser's step.
@@ -240,7 +241,7 @@ def train(
     after_epoch: Callable[[], None] | None = None,
     fixed_norms: bool = False,
     least: int | None = None,
-    private: Callable[[nn.Module], PrivateGradients] | None = None,
+    private: PrivateSteps | None = None,
     order: Order | None = None,
 ) -> Trained:
     """Train ``model`` in place on ``examples``, with the loss of ``task`` unless ``objective`` is given.
@@ -265,7 +266,7 @@ def train(
         after_epoch: called after every epoch.
         fixed_norms: whether batch norm uses its running statistics, as in a test, without updating them.
         least: the fewest examples of a batch; a smaller last one joins the batch before. Default: :func:`least_batch`.
-        private: for DP-SGD: returns the object that makes the network's gradients private and draws the batches.
+        private: for DP-SGD: its steps, which have noise, and draw the batches.
         order: gives the batches, from the place where an earlier training stopped. Default: ``generator`` draws them.
 
     Raises:
@@ -405,14 +406,14 @@ def _redrawn(examples: Examples, seed: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _gradients(
-    model: nn.Module, private: Callable[[nn.Module], PrivateGradients] | None
-) -> Iterator[tuple[nn.Module, PrivateGradients | None]]:
+def _gradients(model: nn.Module, private: PrivateSteps | None) -> Iterator[tuple[nn.Module, PrivateGradients | None]]:
     """Yield the network to compute losses with and, for DP-SGD, the object that makes its gradients private."""
     if private is None:
         yield model, None
         return
-    protected = private(model)
+    from florilegium.privacy.dp_sgd import PrivateGradients  # Opacus takes long to import
+
+    protected = PrivateGradients.of(model, private)
     try:
         yield protected.model, protected
     finally:

@@ -51,12 +51,10 @@ class Crew:
 
     @cached_property
     def _company(self) -> Company:
-        from florilegium.clients.core import stacked_training
         from florilegium.clients.core.stacked_evaluation import Evaluation, Features
+        from florilegium.clients.core.stacked_private import request
 
-        return Company(
-            self._network, {"train": stacked_training.Training, "features": Features, "evaluate": Evaluation}
-        )
+        return Company(self._network, {"train": request, "features": Features.of, "evaluate": Evaluation.of})
 
     def _fastest(self, company: Company, examples: Examples) -> int:
         from florilegium.clients.core.calibration import fastest

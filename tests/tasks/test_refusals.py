@@ -96,7 +96,7 @@ def test_work_together_that_fails_is_named_once(caplog: pytest.LogCaptureFixture
         chosen = settings(batch_size=2, local_epochs=1)
         return train(network, examples, chosen, torch.Generator().manual_seed(1), task=TASK).loss
 
-    company = Company(network, {"train": Broken})
+    company = Company(network, {"train": Broken.of})
     with caplog.at_level(logging.WARNING, "flwr"):
         for _ in range(2):
             assert all(isinstance(loss, float) for loss in company.run([work, work]))

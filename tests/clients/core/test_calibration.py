@@ -35,7 +35,7 @@ def test_the_fastest_number_is_taken_and_remembered(
     per_client: Mapping[int, float], best: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = build("mlp", (1, 4, 4), 3, 1)
-    company, run, together = Company(network, {"train": Training}), Company.run, list[int]()
+    company, run, together = Company(network, {"train": Training.of}), Company.run, list[int]()
     monkeypatch.setattr(Company, "run", lambda self, tasks: together.append(len(tasks)) or run(self, tasks[:2]))
 
     def seconds(work: Callable[[], object], examples: Examples) -> float:
@@ -56,4 +56,4 @@ def test_the_fastest_number_is_taken_and_remembered(
 def test_a_network_that_cannot_be_stacked_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "_seconds", None)
     network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 3))
-    assert fastest(Company(network, {"train": Training}), settings(), EXAMPLES, task=TASK) == UNSTACKED
+    assert fastest(Company(network, {"train": Training.of}), settings(), EXAMPLES, task=TASK) == UNSTACKED

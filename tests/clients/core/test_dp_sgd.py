@@ -35,6 +35,7 @@ from florilegium.models.parameters import get_arrays
 from florilegium.partitions.clientdata import Examples, simulated
 from florilegium.partitions.federation import federate
 from florilegium.privacy.dp_sgd import Account, PrivateGradients, multiplier_for
+from florilegium.privacy.steps import PrivateSteps
 from florilegium.strategies.folder.run_folder import read_checkpoint, read_config
 from tests.runs import Runs
 from tests.support import TASK, make_client, mostly_long, perform, settings
@@ -81,7 +82,7 @@ def test_a_step_is_along_the_mean_of_clipped_gradients(frozen: bool, ghost: bool
     options = settings(**{"momentum": 0.0, "batch-size": len(examples)})
     train(
         network, examples, options, torch.Generator().manual_seed(1), epochs=1, groups=[Group(trained, rate)],
-        private=lambda model: PrivateGradients(model, 0.0, c, 1.0, len(examples), ghost=ghost), task=TASK
+        private=PrivateSteps(0.0, c, 1.0, len(examples), ghost), task=TASK
     )  # fmt: skip
     for parameter, before, step in zip(trained, start, mean, strict=True):
         torch.testing.assert_close(parameter.detach(), before - rate * step, rtol=1e-5, atol=1e-9)
@@ -136,11 +137,8 @@ def test_after_an_accident_the_next_client_is_not_harmed(where: str, ghost: bool
     def fail(*arguments: Any) -> None:
         raise MishapError
 
-    def begin(model: nn.Module) -> PrivateGradients:
-        private = PrivateGradients(model, 0.0, 1.0, 1.0, 20, ghost=ghost)
-        if where == "in backward":
-            network[0][0].weight.register_hook(fail)
-        return private
+    if where == "in backward":
+        network[0][0].weight.register_hook(fail)
 
     def objective(rows: torch.Tensor) -> torch.Tensor:
         cross_entropy(network(examples.x), examples.y)
@@ -149,7 +147,8 @@ def test_after_an_accident_the_next_client_is_not_harmed(where: str, ghost: bool
     options = settings(**{"momentum": 0.0, "batch-size": 20})
     with pytest.raises(MishapError):
         train(
-            network, examples, options, torch.Generator().manual_seed(1), epochs=1, private=begin,
+            network, examples, options, torch.Generator().manual_seed(1), epochs=1,
+            private=PrivateSteps(0.0, 1.0, 1.0, 20, ghost),
             objective=objective if where == "after forward" else None,
             gradient_hook=fail if where == "in the hook" else None, task=TASK
         )  # fmt: skip
@@ -220,7 +219,7 @@ def test_a_step_without_examples_is_noise(tmp_path: Path) -> None:
     options = settings(**{"momentum": 0.0, "local-steps": 1, "learning-rate": 0.5})
     train(
         network, examples, options, torch.Generator().manual_seed(1),
-        private=lambda model: PrivateGradients(model, 3.0, 0.2, 0.0, len(examples)), task=TASK
+        private=PrivateSteps(3.0, 0.2, 0.0, len(examples)), task=TASK
     )  # fmt: skip
     steps = np.concatenate([(a - start[n]).ravel() for n, a in get_arrays(network).items()]).astype(np.float64)
     low, high = chi2.ppf([1e-6, 1 - 1e-6], len(steps))

@@ -15,7 +15,7 @@ from torchvision.models.resnet import BasicBlock
 
 from florilegium.clients.core import stacked_examples
 from florilegium.clients.core.stacked_evaluation import Evaluation, Features
-from florilegium.clients.core.stacked_training import Training
+from florilegium.clients.core.stacked_private import request
 from florilegium.clients.core.together import Company
 from florilegium.clients.core.training import Correction, Group, evaluate, features, pull_towards, train
 from florilegium.models.blocks import cut
@@ -27,7 +27,7 @@ from tests.support import TASK, settings
 
 SIZES = (23, 9, 30, 1, 10)
 """Numbers of examples: with batches of ten, last batches of 3, 9, 10, 1 and 10."""
-KINDS = {"train": Training, "features": Features, "evaluate": Evaluation}
+KINDS = {"train": request, "features": Features.of, "evaluate": Evaluation.of}
 
 
 def _examples(client: int) -> Examples:
