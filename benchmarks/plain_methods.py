@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import cross_entropy, one_hot, softplus
+from torch.nn.functional import cross_entropy, normalize, one_hot, softplus
 
 from florilegium.models.networks import build
 
@@ -189,6 +189,33 @@ def feddistill() -> float:
     return time.process_time() - begun
 
 
+def fedcp() -> float:
+    """FedCP: a policy separates features for a personal and a frozen head; features stay near the received body's."""
+    model, (x, y) = _network(), _data()
+    body, head = nn.Sequential(*model[:-1], nn.Flatten()), model[-1]
+    weight = next(p for p in head.parameters() if p.dim() == 2)
+    d = weight.shape[1]
+    policy = nn.Sequential(nn.Linear(d, 2 * d), nn.LayerNorm(2 * d), nn.ReLU())
+    parameters = _parameters(model, policy)
+    begun = time.process_time()
+    for _ in range(CLIENTS):
+        shared = copy.deepcopy(head).requires_grad_(False)
+        with torch.no_grad():
+            condition = normalize(weight.sum(dim=0), dim=0)
+            received = torch.cat([body(part) for part in x.split(256)])
+        for rows in torch.randperm(IMAGES).split(BATCH):
+            h, kept = body(x[rows]), received[rows]
+            personal, other = policy(condition * h).chunk(2, dim=1)
+            r = torch.sigmoid(personal - other)
+            joint = torch.cat([h, kept])
+            distances = torch.cdist(joint, joint).square()
+            kernel = sum(((distances / (-2 * b)).exp() for b in (10.0, 15.0, 20.0, 50.0)), torch.zeros(()))
+            n = len(rows)
+            apart = kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()
+            _descend(parameters, cross_entropy(head(r * h) + shared((1 - r) * h), y[rows]) + 5 * apart)
+    return time.process_time() - begun
+
+
 def hyperfedzero() -> float:
     """HyperFedZero: a network makes each image's classifier from an embedding that another one makes of the image."""
     m, width, chunk, own = 4, 64, 512, 16
@@ -338,6 +365,7 @@ def pefll() -> float:
 
 ROUNDS: Mapping[str, Callable[[], float]] = {
     "feddyn": feddyn, "fedala": fedala, "fedamp": fedamp, "fedfomo": fedfomo, "apple": apple, "feddistill": feddistill,
+    "fedcp": fedcp,
     "hyperfedzero": hyperfedzero, "fedgtst": fedgtst, "fedtta": fedtta, "ld-fedavg": ld_fedavg, "flowdup": flowdup,
     "ppfe": ppfe, "pefll": pefll,
 }  # fmt: skip
