@@ -40,15 +40,19 @@ class PriorShiftClient(BaseClient):
 
     @staticmethod
     def training(hyper: PriorShiftHyper) -> Training:
-        """Return that class frequencies are sent, unless all classes count as equally frequent."""
-        own = "gradients" if hyper.federation == "uniform" else "it returns its class frequencies"
-        return Training(own, stacked=True)
+        """Return what besides gradients of single examples a client's class frequencies have a part in."""
+        own = {
+            "measured": "it returns its class frequencies", "adjusted": "its class frequencies are in its gradients",
+            "uniform": "gradients",
+        }  # fmt: skip
+        return Training(own[hyper.federation], stacked=True)
 
     @phase
     def train(self, arrays: Arrays) -> Answer:
         """Train the received model; return it and, if the server sent a prior, the client's class frequencies."""
+        self._received = part(arrays, BESIDE)
         answer = super().train(of_network(arrays))
-        for name, p̂ in part(arrays, BESIDE).items():
+        for name, p̂ in self._received.items():
             answer.arrays[BESIDE + name] = smoothed(self._counts(), p̂.astype(np.float64), 0.0).astype(p̂.dtype)
         return answer
 
@@ -58,14 +62,27 @@ class PriorShiftClient(BaseClient):
         self._received = part(arrays, BESIDE)
         return super().test(of_network(arrays))
 
+    def local_training(self) -> float:
+        """Train; if ``adjusted``, the model of the client's class prior, and take the prior out again."""
+        if self.hyper.federation != "adjusted":
+            return super().local_training()
+        self._move(1.0)
+        loss = super().local_training()
+        self._move(-1.0)
+        return loss
+
     def personalise(self) -> bool:
-        """Move the last layer's bias to the client's class prior; then fine-tune, with ``finetune-epochs``."""
-        _, head = body_and_classifier(self.model)
-        bias = next(parameter for parameter in head.parameters() if parameter.dim() == 1)  # the strategy has checked it
-        with torch.no_grad():
-            bias.add_(shift(self._prior(), self._federation).to(bias))
+        """Move the model to the client's class prior; then fine-tune, with ``finetune-epochs``."""
+        self._move(1.0)
         super().personalise()
         return True
+
+    @torch.no_grad()
+    def _move(self, sign: float) -> None:
+        """Add what the client's class prior adds to logits to the last layer's bias, or take it away (−1)."""
+        _, head = body_and_classifier(self.model)
+        bias = next(parameter for parameter in head.parameters() if parameter.dim() == 1)  # the strategy has checked it
+        bias.add_(shift(self._prior(), self._federation).to(bias), alpha=sign)
 
     @property
     def _federation(self) -> NDArray[np.float64]:

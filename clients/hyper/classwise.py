@@ -53,9 +53,9 @@ class PriorShiftHyper(Section):
     smoothing: float = key(
         0.05, "examples per class, of the federation's class prior, that a client adds to its own", ge=0
     )
-    federation: Literal["measured", "uniform"] = key(
+    federation: Literal["measured", "uniform", "adjusted"] = key(
         "measured",
-        "class prior that the shared model has learned: the mean of clients' class frequencies, which they send; or "
-        "all classes are equally frequent, and nothing is sent",
+        "class prior of the shared model: measured, by frequencies that clients send; taken to be `uniform`; or "
+        "`adjusted`: uniform, as clients train with their own prior's logits",
     )
     iterations: int = key(100, "most steps in which a client without labels estimates its class prior", ge=0)

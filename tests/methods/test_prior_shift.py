@@ -69,6 +69,27 @@ def test_the_clients_frequencies_are_returned_if_a_prior_was_sent(tmp_path: Path
     assert set(perform(_client(tmp_path), "train", START).arrays) == set(START)
 
 
+def test_adjusted_training_descends_the_loss_of_the_clients_prior(tmp_path: Path) -> None:
+    """A step on cross-entropy of f(x) + ln π_k, written out; what is returned has no prior of the client."""
+    keys: dict[str, Value] = {"prior-shift.federation": "adjusted", "batch-size": 8, "prior-shift.smoothing": 0.5}
+    found = perform(_client(tmp_path, **keys), "train", START).arrays
+    own = torch.tensor((np.bincount(DATA.y, minlength=10) + 0.5) / (8 + 10 * 0.5))
+    network = build("mlp", (1, 8, 8), 10, 1)
+    torch.nn.functional.cross_entropy(network(DATA.x) + own.log(), DATA.y).backward()
+    assert set(found) == set(START)
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None
+        wanted = parameter.detach() - 0.1 * parameter.grad
+        np.testing.assert_allclose(found[name], wanted.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_adjusted_training_on_equal_classes_is_fedavgs(tmp_path: Path) -> None:
+    equal, adjusted = _examples([*range(10)] * 2), {"prior-shift.federation": "adjusted"}
+    found = perform(_client(tmp_path, equal, **adjusted), "train", START).arrays
+    for name, array in perform(_client(tmp_path, equal, method="fedavg"), "train", START).arrays.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+
+
 def test_priors_are_smoothed_by_added_examples() -> None:
     prior = np.array([0.6, 0.4, 0.0])
     np.testing.assert_allclose(smoothed(torch.tensor([3, 0, 0]), prior, 0.5), np.array([3.9, 0.6, 0.0]) / 4.5)
@@ -114,7 +135,7 @@ def run(tmp_path: Path) -> Runs:
     return Runs(tmp_path, RUN)
 
 
-@pytest.mark.parametrize("federation", ["measured", "uniform"])
+@pytest.mark.parametrize("federation", ["measured", "uniform", "adjusted"])
 def test_two_classes_a_client_are_worth_more_than_the_shared_model(run: Runs, federation: str) -> None:
     path = run("run", **{"prior-shift.federation": federation})
     *_, last = read_metrics(path)
