@@ -15,6 +15,7 @@ import ray
 
 from florilegium.cluster.grid import ClusterGrid
 from florilegium.cluster.shares import gpu_share
+from florilegium.cluster.stock import Stock
 from florilegium.cluster.worker import Part, hire
 
 
@@ -41,6 +42,7 @@ def opened(
     environment: Mapping[str, str],
     *,
     gpus: bool,
+    stock: Stock | None = None,
 ) -> Iterator[ClusterGrid]:
     """Context of a grid on the cluster that this process is connected to; its workers end with it.
 
@@ -50,6 +52,7 @@ def opened(
         make, arguments: what builds a worker's part of the run.
         environment: environment variables of the workers, besides those that every worker needs.
         gpus: whether workers share the cluster's GPUs.
+        stock: the rows of clients, for workers that have none; None: they have them.
     """
     share = gpu_share(nodes, number) if gpus and (number := int(ray.cluster_resources().get("GPU", 0))) else 0.0
     paths = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH", "")]))
@@ -57,9 +60,10 @@ def opened(
 
     def start(avoided: Sequence[str]) -> tuple[Any, Any]:
         worker = hire(own, share, avoided)
-        return worker, worker.prepare.remote(make, arguments)
+        return worker, worker.prepare.remote(make, *given)
 
-    grid = ClusterGrid(nodes, code, data, start)
+    given = [ray.put(argument) for argument in arguments]
+    grid = ClusterGrid(nodes, code, data, start, stock)
     try:
         yield grid
     finally:

@@ -11,18 +11,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import ray
-from flwr.app import Error, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from florilegium.clients.core.state import Change
 from florilegium.clients.core.wire import Announcement
+from florilegium.cluster.stock import Stock
 from florilegium.cluster.worker import Place
 from florilegium.common.errors import RunError
 from florilegium.strategies.exchange.flower_inside import ErrorCode, name_message
@@ -34,6 +36,9 @@ _WAIT = 1.0
 """Seconds to wait for a reply before the caller looks at its own deadline."""
 _ALONE = 30.0
 """Seconds without any worker between two warnings of that."""
+_LARGE = 100_000
+"""Bytes from which on a record of a message travels by itself, once for all messages that have it; Ray sends less than
+that within a call."""
 TRIES = 3
 """Workers that a message may lose on machines that live on, and workers in a row that may end before they are ready."""
 
@@ -48,9 +53,17 @@ class _Worker:
 
 @dataclass
 class _Job:
-    """A message on its way: the workers that it has lost; its reply, and the states that are to count first."""
+    """A message on its way.
+
+    Attributes:
+        message: the message, as it was pushed.
+        records: references of those of its records that travel by themselves.
+        losses: the workers that it has lost.
+        reply, states: its reply, and the states that are to count first.
+    """
 
     message: Message
+    records: Mapping[str, Any]
     losses: int = 0
     reply: Message | None = None
     states: Sequence[Change] = ()
@@ -64,11 +77,19 @@ class ClusterGrid(LocalGrid):
         code, data: hashes that every worker must find too (:class:`florilegium.cluster.worker.Part`).
         hire: starts a worker that is on none of the Ray nodes with these ids, and has it prepare itself; returns its
             handle, and the reference of the :class:`Place` that it will tell.
+        stock: the rows of clients, which go with messages; None: workers have them.
     """
 
-    def __init__(self, nodes: int, code: str, data: str, hire: Callable[[list[str]], tuple[Any, Any]]) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        code: str,
+        data: str,
+        hire: Callable[[list[str]], tuple[Any, Any]],
+        stock: Stock | None = None,
+    ) -> None:
         super().__init__()
-        self._nodes, self._code, self._data, self._hire = nodes, code, data, hire
+        self._nodes, self._code, self._data, self._hire, self._stock = nodes, code, data, hire, stock
         self._joining: dict[Any, _Worker] = {}
         self._idle: list[_Worker] = []
         self._busy: dict[Any, tuple[_Worker, _Job]] = {}
@@ -89,6 +110,8 @@ class ClusterGrid(LocalGrid):
             log.info(
                 "messages by node: %s", ", ".join(f"{name} {count}" for name, count in sorted(self._carried.items()))
             )
+        if self._stock is not None:
+            log.info("rows by node: %s", self._stock.said())
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the numbers of the nodes, from 1 on."""
@@ -104,7 +127,7 @@ class ClusterGrid(LocalGrid):
             elif message.metadata.dst_node_id in {job.message.metadata.dst_node_id for job in jobs}:
                 name = ""
             else:
-                self._waiting.append(_Job(message))
+                self._waiting.append(_Job(message, _apart(message, jobs)))
                 self._assign()
             yield name
 
@@ -133,12 +156,29 @@ class ClusterGrid(LocalGrid):
 
     def _assign(self) -> None:
         while self._idle and self._waiting:
-            worker, job = self._idle.pop(0), self._waiting.popleft()
-            if job.reply is None:
-                task = worker.handle.answer.remote(job.message, str(job.message.metadata.dst_node_id - 1))
-            else:
-                task = worker.handle.settle.remote(job.states)
+            job = self._waiting.popleft()
+            worker = self._idle.pop(self._nearest(job))
+            task = self._sent(worker, job) if job.reply is None else worker.handle.settle.remote(job.states)
             self._busy[task] = worker, job
+
+    def _nearest(self, job: _Job) -> int:
+        """Return the place among idle workers of one whose machine has most of the message's clients' rows."""
+        if self._stock is None:
+            return 0
+        clients, places = _clients(job.message), [worker.place for worker in self._idle]
+        held = [0 if place is None else self._stock.held(clients, place) for place in places]
+        return held.index(max(held))
+
+    def _sent(self, worker: _Worker, job: _Job) -> Any:
+        """Give a message to a worker; return the reference of what it will return."""
+        message = copy(job.message)
+        message.content = RecordDict({name: one for name, one in message.content.items() if name not in job.records})
+        assert worker.place is not None, "only workers that are ready get messages"
+        clients = [] if self._stock is None else _clients(message)
+        rows = [] if self._stock is None else self._stock.send(clients, worker.place)
+        return worker.handle.answer.remote(
+            message, str(message.metadata.dst_node_id - 1), clients, *rows, **job.records
+        )
 
     def _look(self) -> None:
         """Wait for a worker that has finished something, and go on with it."""
@@ -220,7 +260,7 @@ class ClusterGrid(LocalGrid):
 
     def _lost(self, worker: _Worker, job: _Job, error: RayError) -> None:
         assert worker.place is not None, "only workers that are ready get messages"
-        place, clients = worker.place, _clients(job.message)
+        place, clients = worker.place, _listed(_clients(job.message))
         # Of a machine that is out of reach, Ray does not know whether its workers live.
         died = not isinstance(error, ActorUnavailableError) and place.node in _alive()
         job.losses += died
@@ -242,10 +282,29 @@ def _alive() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
-def _clients(message: Message) -> str:
-    """Return in a few words which clients a message names."""
+def _apart(message: Message, others: Sequence[_Job]) -> dict[str, Any]:
+    """Return references of the large records of a message, of the same object where another message has the same."""
+    found: dict[str, Any] = {}
+    for name, record in message.content.items():
+        if _size(record) >= _LARGE:
+            known = [job.records[name] for job in others if job.message.content.get(name) is record]
+            found[name] = known[0] if known else ray.put(record)
+    return found
+
+
+def _size(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
+    """Return the bytes of a record's arrays; Flower's ``count_bytes`` fails for empty lists."""
+    found = [value.data if isinstance(value, Array) else value for value in record.values()]
+    return sum(len(data) for data in found if isinstance(data, bytes))
+
+
+def _clients(message: Message) -> Sequence[str]:
+    """Return the clients that a message names."""
     config: Any = message.content.get("config", {})
-    names = list(config.get("clients", ()))
+    return list(config.get("clients", ()))
+
+
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 

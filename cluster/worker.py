@@ -34,11 +34,18 @@ class Node(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """What a worker has built: the node, and hashes of its code and of its data, both of which the server compares."""
+    """What a worker has built.
+
+    Attributes:
+        node: carries out messages.
+        code, data: hashes of its code and of its data, both of which the server compares.
+        give: takes the rows of a message's clients by their ids, before the node gets the message; None: it has all.
+    """
 
     node: Node
     code: str
     data: str
+    give: Callable[[Mapping[str, Any]], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class Worker:
     def __init__(self) -> None:
         self._part: Part | None = None
 
-    def prepare(self, make: Callable[..., Part], arguments: Sequence[Any]) -> Place:
+    def prepare(self, make: Callable[..., Part], *arguments: Any) -> Place:
         """Build what carries out the messages of a run, by ``make(*arguments)``; return where, and what was found."""
         identify()
         here = ray.get_runtime_context().get_node_id()
@@ -78,13 +85,26 @@ class Worker:
         self._part.node.hold_back()
         return Place(here, name, self._part.code, self._part.data)
 
-    def answer(self, message: Message, own: str) -> tuple[Message, Sequence[Change]]:
+    def answer(
+        self, message: Message, own: str, clients: Sequence[str] = (), *rows: Any, **records: Any
+    ) -> tuple[Message, Sequence[Change]]:
         """Carry out a message.
+
+        Args:
+            message: the message.
+            own: the id of the client that the node stands for.
+            clients: the clients whose rows come with the message.
+            rows: their rows, in the same order.
+            records: records of the message that travelled by themselves.
 
         Returns:
             The reply, or the error of what is not one of the clients'; and the clients' new states.
         """
         assert self._part is not None, "a worker is prepared before it gets messages"
+        for name, record in records.items():
+            message.content[name] = record
+        if self._part.give is not None:
+            self._part.give(dict(zip(clients, rows, strict=True)))
         try:
             reply = self._part.node.answer(message, own)
         except Exception as error:

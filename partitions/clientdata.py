@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any
@@ -354,23 +354,102 @@ def constant(federation: Federation, dataset: Dataset, clients: Iterable[int], p
     return dataset.spec.learned.constant(np.concatenate(targets)) if targets else float("nan")
 
 
+Part = tuple[NDArray[np.generic], NDArray[Any], NDArray[np.float32] | None]
+"""Decoded inputs (n, …), targets (n, …), and weights of rows (n,); None: 1 each."""
+
+
+@dataclass(frozen=True)
+class ClientRows:
+    """The decoded rows of one client of a simulated federation, for a process that has none of the others'.
+
+    Attributes:
+        parts: the rows of "train" and "test", and of "validation" if the client has such rows of its own, as
+            :func:`decoded` returns them.
+        labeled: whether training may use the targets.
+    """
+
+    parts: Mapping[str, Part]
+    labeled: bool
+
+    @staticmethod
+    def of(federation: Federation, dataset: Dataset, client: int) -> ClientRows:
+        """Return the rows of ``client``, 0..n-1."""
+        names = ("train", "test", *(["validation"] if _validated(federation, client) else []))
+        parts = {name: _part(federation, dataset, client, name) for name in names}
+        return ClientRows(parts, bool(federation.labeled[client]))
+
+    def __len__(self) -> int:
+        return sum(len(y) for _, y, _ in self.parts.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for part in self.parts.values() for array in part if array is not None)
+
+
 def simulated(federation: Federation, dataset: Dataset, client: int, device: torch.device = CPU) -> ClientData:
     """Return the data of ``client`` (0..n-1) in a simulated federation."""
+    return _loaded(
+        dataset.spec, dataset.vocabulary, lambda name: _part(federation, dataset, client, name),
+        lambda: labels(federation, dataset, client, "train"), device,
+        labeled=bool(federation.labeled[client]), validated=_validated(federation, client),
+    )  # fmt: skip
 
-    def load(part: str) -> Examples:
-        x, y = decoded(federation, dataset, client, part)
-        split, rows = client_rows(federation, dataset, client, part)
-        weights = None if split.weights is None else torch.from_numpy(split.weights[rows])
-        return Examples(to_inputs(dataset.spec, x, dataset.vocabulary, device), torch.from_numpy(y), weights=weights)
 
-    validated = federation.validation
+def supplied(
+    spec: DatasetSpec, vocabulary: Vocabulary | None, rows: ClientRows, device: torch.device = CPU
+) -> ClientData:
+    """Return the data of a simulated client as :func:`simulated`, from its rows alone.
+
+    Args:
+        spec, vocabulary: those of the dataset.
+        rows: the client's rows; they may be read-only.
+        device: device of the tensors.
+    """
+    return _loaded(
+        spec, vocabulary, rows.parts.__getitem__, lambda: rows.parts["train"][1], device,
+        labeled=rows.labeled, validated="validation" in rows.parts,
+    )  # fmt: skip
+
+
+def _validated(federation: Federation, client: int) -> bool:
+    return federation.validation is not None and len(federation.validation[client]) > 0
+
+
+def _part(federation: Federation, dataset: Dataset, client: int, name: str) -> Part:
+    x, y = decoded(federation, dataset, client, name)
+    split, rows = client_rows(federation, dataset, client, name)
+    return x, y, None if split.weights is None else split.weights[rows]
+
+
+def _loaded(
+    spec: DatasetSpec,
+    vocabulary: Vocabulary | None,
+    load: Callable[[str], Part],
+    targets: Callable[[], NDArray[Any]],
+    device: torch.device,
+    *,
+    labeled: bool,
+    validated: bool,
+) -> ClientData:
+    """Return the data of a simulated client whose decoded rows ``load`` returns, and ``targets`` those to train on."""
+
+    def examples(name: str) -> Examples:
+        x, y, weights = load(name)
+        inputs = to_inputs(spec, x, vocabulary, device)
+        return Examples(inputs, _tensor(y), weights=None if weights is None else _tensor(weights))
+
     data = ClientData(
-        lambda: load("train"),
-        lambda: load("test"),
-        labeled=bool(federation.labeled[client]),
+        lambda: examples("train"),
+        lambda: examples("test"),
+        labeled=labeled,
         simulated=True,
         device=device,
-        labels=lambda: torch.from_numpy(labels(federation, dataset, client, "train")),
-        part=(lambda: load("validation")) if validated and len(validated[client]) else None,
+        labels=lambda: _tensor(targets()),
+        part=(lambda: examples("validation")) if validated else None,
     )
-    return standardised(data, dataset.spec)
+    return standardised(data, spec)
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.require(array, requirements="W"))

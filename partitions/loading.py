@@ -23,6 +23,17 @@ from florilegium.tasks.choices import Choices
 from florilegium.tasks.task import Task
 
 
+@remembered(1)
+def _told() -> list[DatasetSpec]:
+    """Return the description that this process was told, if it was."""
+    return []
+
+
+def tell(spec: DatasetSpec) -> None:
+    """Have :func:`dataset_of` return ``spec`` for a run's configuration, in a process that may have no data itself."""
+    _told()[:] = [spec]
+
+
 def dataset_of(settings: SourceSettings) -> DatasetSpec:
     """Return the description of the dataset of ``settings``; data without a schema are imported for it.
 
@@ -30,6 +41,8 @@ def dataset_of(settings: SourceSettings) -> DatasetSpec:
         ConfigurationError: if there is no such dataset, or keys contradict it.
         DataError: if its data are needed to describe it, and cannot be used.
     """
+    for told in _told():
+        return told
     source = Source.of(settings)
     spec = described(source)
     return spec.learned_as(settings.task, _choices(settings, spec, source))

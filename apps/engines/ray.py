@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any, Self
 from florilegium.apps.engines.process import InThisProcess
 from florilegium.apps.engines.progress import Show
 from florilegium.apps.origins.packages import import_path
-from florilegium.common.errors import ConfigurationError
+from florilegium.clients.core.settings import STORE
+from florilegium.common.errors import ConfigurationError, DataError
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
 from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.run_folder import STOP
 
 if TYPE_CHECKING:
+    from florilegium.apps.assembly.node_clients import Supply
     from florilegium.apps.assembly.parts import Assembly
     from florilegium.cluster.grid import ClusterGrid
     from florilegium.cluster.worker import Part
@@ -96,20 +98,49 @@ class Ray(InThisProcess):
 
 
 def _on_cluster(workers: int, path: str, assembly: Assembly) -> AbstractContextManager[ClusterGrid]:
+    from florilegium.apps.assembly.node_clients import Supply
     from florilegium.cluster.connection import opened
+    from florilegium.cluster.stock import Stock
+    from florilegium.partitions.clientdata import ClientRows
 
-    data = federate(assembly.settings)[1].fingerprint
-    gpus = str(assembly.settings.device) != "cpu"
-    return opened(workers, assembly.code, data, part, [dict(assembly.config)], {PATH_VARIABLE: path}, gpus=gpus)
+    settings, stock = assembly.settings, None
+    arguments: list[Any] = [dict(assembly.config)]
+    federation, dataset = federate(settings)
+    if settings.data_from == STORE:
+        parts = (dataset.train, dataset.test, dataset.validation)
+        total = sum(len(part) for part in parts if part is not None)
+        stock = Stock(lambda client: ClientRows.of(federation, dataset, int(client)), total)
+        arguments.append(Supply.of(settings))
+    return opened(
+        workers, assembly.code, dataset.fingerprint, part, arguments, {PATH_VARIABLE: path},
+        gpus=str(settings.device) != "cpu", stock=stock,
+    )  # fmt: skip
 
 
-def part(config: Mapping[str, Value]) -> Part:
-    """Return what carries out the messages of a run with this complete configuration in a process of its own."""
+def part(config: Mapping[str, Value], supply: Supply | None = None) -> Part:
+    """Return what carries out the messages of a run in a process of its own.
+
+    Args:
+        config: the complete configuration of the run.
+        supply: what a process must know that has no data; None: it reads the data.
+    """
+    from florilegium.apps.assembly.node_clients import SuppliedClients
     from florilegium.apps.assembly.parts import assemble
     from florilegium.cluster.worker import Part
+    from florilegium.partitions.loading import tell
 
-    assembly = assemble(config, one_thread=True)
-    data = federate(assembly.settings)[1].fingerprint
+    if supply is not None:
+        tell(supply.described)
+        assembly = assemble(config, one_thread=True)
+        source = SuppliedClients(supply, assembly.device)
+        return Part(assembly.host(source), assembly.code, supply.fingerprint, source.give)
+    try:
+        assembly = assemble(config, one_thread=True)
+        data = federate(assembly.settings)[1].fingerprint
+    except DataError as error:
+        raise DataError(
+            f"{error} To have the server send rows to machines without data: data-from = '{STORE}'"
+        ) from error
     return Part(assembly.host(assembly.simulated_clients()), assembly.code, data)
 
 

@@ -15,6 +15,9 @@ from florilegium.models.settings import NetworkSettings
 from florilegium.partitions.settings import SourceSettings
 from florilegium.privacy.settings import PrivacySettings
 
+STORE = "store"
+"""Value of key ``data-from`` with which workers of a cluster read no data."""
+
 
 def _check_vectorise(value: int | str) -> int | str:
     if value != "auto" and not (str(value).isascii() and str(value).isdecimal() and int(value) >= 1):
@@ -177,6 +180,11 @@ class ClientSettings(SharedSettings):
     )
     device: str = key(
         "cpu", "device of the clients", pattern=r"^(cpu|cuda(:\d+)?|auto)$", values="`cpu`, `cuda`, `cuda:N`, `auto`"
+    )
+    data_from: Literal["folder", "store"] = key(
+        "folder",
+        "from where workers on a [cluster](cluster.md#1-prepare-the-machines) have their clients' rows: each machine's "
+        "`data-dir`, or Ray's object store, where the server puts them; results are the same",
     )
     state_dir: Annotated[str, AfterValidator(check_folder)] = key(
         "",

@@ -48,6 +48,7 @@ FREE_ON_RESUME = frozenset(
         "runs-dir",
         "cache-dir",
         "data-dir",
+        "data-from",
         "round-timeout",
         "roster-timeout",
         "metrics-port",

@@ -65,6 +65,12 @@ class Nodes:
         """Cut a node off ("down"), or heal its link ("up"); for nodes in namespaces."""
         subprocess.run([*self._inside[0], "ip", "link", "set", f"v{node}", state], check=True)
 
+    def received(self, node: int) -> int:
+        """Return how many bytes a node in a namespace has received by its link so far."""
+        table = Path(f"/proc/{self._inside[node][2]}/net/dev").read_text()
+        (line,) = [line for line in table.splitlines() if "eth0:" in line]
+        return int(line.partition(":")[2].split()[0])
+
     def kill(self, node: int) -> None:
         """Kill a node as a power cut would."""
         processes.kill_family(self._started[node].pid)

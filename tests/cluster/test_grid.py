@@ -12,9 +12,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from florilegium.clients.core.state import ClientState
+from florilegium.clients.core.wire import flat
 from florilegium.cluster import grid as module
+from florilegium.cluster import stock as stock_module
 from florilegium.cluster.grid import ClusterGrid
-from florilegium.cluster.worker import Place, Worker
+from florilegium.cluster.stock import Stock
+from florilegium.cluster.worker import Part, Place, Worker
 from florilegium.common.errors import RunError
 from florilegium.strategies.exchange.exchange import collect, deliver
 from florilegium.strategies.exchange.expected import Expected
@@ -37,13 +40,20 @@ class Rays:
         self.events: list[tuple[str, str]] = []
         self.avoided: list[list[str]] = []
         self.states: list[Any] = []
+        self.stored: list[Any] = []
+        self.calls: list[tuple[Message, list[str], tuple[Any, ...], dict[str, Any]]] = []
+
+    def put(self, value: Any) -> Any:
+        self.stored.append(value)
+        return _Task(value)
 
     def hire(self, avoided: list[str]) -> tuple[Any, Any]:
         self.avoided.append(list(avoided))
         place = self.places.pop(0) if self.places else Place("b", "b", "code", "data")
         name = place.node if isinstance(place, Place) else "?"
 
-        def answer(message: Message, own: str) -> Any:
+        def answer(message: Message, own: str, clients: list[str], *rows: Any, **records: Any) -> Any:
+            self.calls.append((message, clients, rows, records))
             death = self.deaths.pop(0) if self.deaths else None
             self.events.append((name, f"{'dies' if death else 'replies'} {own}"))
             return _Task(death or (Message(RecordDict(), reply_to=message), self.states))
@@ -177,3 +187,62 @@ def test_a_node_that_owes_a_reply_takes_no_message(rays: Rays) -> None:
     (first,) = grid.push_messages([message])
     assert list(grid.push_messages([message])) == [""]
     assert first
+
+
+def test_a_model_that_messages_share_is_stored_once(rays: Rays) -> None:
+    """Also for a message that is carried out again; what is small, or of one message alone, goes with it."""
+    shared, small = flat({"a": np.zeros(50_000, np.float32)}), flat({"a": np.ones(3)})
+    messages = [
+        Message(RecordDict({"config": ConfigRecord({"clients": [f"c{node}"], "lineage": []})}), node, "train")
+        for node in (1, 2, 3)
+    ]
+    for message in messages:
+        message.content["arrays"], message.content["scatter"] = shared, small
+    rays.deaths = [ActorDiedError()]
+    grid = ClusterGrid(2, "code", "data", rays.hire)
+    deliver(grid, messages, 60.0, Expected(), deployed=False)
+    assert rays.stored == [shared]
+    assert len(rays.calls) == 4
+    for message, clients, rows, records in rays.calls:
+        assert [*message.content] == ["config", "scatter"]
+        assert (clients, rows) == ([], ())
+        assert [records["arrays"].result] == rays.stored
+    assert all([*message.content] == ["config", "arrays", "scatter"] for message in messages)  # as they were
+    deliver(grid, messages, 60.0, Expected(), deployed=False)
+    assert rays.stored == [shared, shared]  # nothing of an earlier exchange is kept
+
+
+def test_clients_run_where_their_rows_are(rays: Rays, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client's rows are stored once; idle workers of both nodes get the clients that were there before."""
+    monkeypatch.setattr(stock_module, "ray", rays)
+    rays.places = [A, B]
+    stock = Stock(lambda client: np.full(int(client[1:]), 1.0), 10)
+    grid = ClusterGrid(2, "code", "data", rays.hire, stock)
+    for _ in rays.avoided:
+        grid._look()  # until both workers are ready
+    _exchange(grid, 2)
+    assert [(clients, [row.result.tolist() for row in rows]) for _, clients, rows, _ in rays.calls] == [
+        (["c1"], [[1.0]]), (["c2"], [[1.0, 1.0]])
+    ]  # fmt: skip
+    before = {event[1]: event[0] for event in rays.events}
+    grid._idle.reverse()
+    _exchange(grid, 2)
+    assert len(rays.stored) == 2
+    assert {event[1]: event[0] for event in rays.events[2:]} == before
+    assert stock.said() == "a 1 of 10 (10%, 0.0 MB), b 2 of 10 (20%, 0.0 MB)"
+
+
+def test_a_worker_puts_together_what_travelled_apart() -> None:
+    """Records go into the message, and the rows to what computes, before it gets the message."""
+    events: list[Any] = []
+
+    def answer(message: Message, own: str) -> Message:
+        events.append([*message.content])
+        return message
+
+    node = SimpleNamespace(answer=answer, held_back=list, hold_back=list)
+    worker = Worker()
+    worker._part = Part(node, "code", "data", events.append)  # type: ignore[arg-type]
+    message = Message(RecordDict({"config": ConfigRecord({})}), 1, "train")
+    worker.answer(message, "0", ["7", "8"], "rows of 7", "rows of 8", arrays=flat({"a": np.ones(2)}))
+    assert events == [{"7": "rows of 7", "8": "rows of 8"}, ["config", "arrays"]]

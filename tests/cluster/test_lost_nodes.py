@@ -6,24 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests import processes
 from tests.cluster.nodes import in_namespaces, on_loopback
-from tests.cluster.runs import KEYS, finished_round, log_of, running, wait
-from tests.grid import run_app
-from tests.runs import timeless
-from tests.support import config
-
-
-def _check_like_undisturbed(folder: Path, workers: int, **keys: Any) -> None:
-    run_app(config(**{**KEYS, **keys, "runs-dir": str(folder), "run-name": "twin"}), nodes=workers)
-    for name, array in read_checkpoint(folder / "twin").arrays.items():
-        np.testing.assert_array_equal(array, read_checkpoint(folder / "run").arrays[name])
-    assert timeless(folder / "run") == timeless(folder / "twin")
-    assert (folder / "run" / "clients.csv").read_bytes() == (folder / "twin" / "clients.csv").read_bytes()
+from tests.cluster.runs import check_like_undisturbed, finished_round, log_of, running, wait
 
 
 @pytest.mark.simulation
@@ -44,7 +31,7 @@ def test_a_cluster_that_shrinks_to_one_node_ends_the_run_as_if_it_had_not(tmp_pa
     log = log_of(tmp_path)
     assert "(127.0.0.2)" in log
     assert log.count("run again elsewhere") >= 1
-    _check_like_undisturbed(tmp_path, 2)
+    check_like_undisturbed(tmp_path, 2)
 
 
 @pytest.mark.kills
@@ -64,4 +51,4 @@ def test_three_machines_lose_a_raylet_and_a_worker(tmp_path: Path) -> None:
             worker.kill()
             assert run.wait(processes.DEADLINE) == 0, (tmp_path / "run.out").read_text()
     assert "(10.99.0.3)" in log_of(tmp_path)
-    _check_like_undisturbed(tmp_path, 3, **keys)
+    check_like_undisturbed(tmp_path, 3, **keys)
