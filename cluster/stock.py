@@ -57,7 +57,7 @@ class Stock:
     def said(self) -> str:
         """Return how many rows each machine was sent, in words."""
         lines = []
-        for (_, name), clients in sorted(self._sent.items()):
+        for (_, name), clients in sorted(self._sent.items(), key=lambda item: item[0][1]):
             rows, size = (sum(self._sizes[client][kind] for client in clients) for kind in (0, 1))
             share = rows / max(1, self._total)
             lines.append(f"{name} {rows} of {self._total} ({share:.0%}, {size / 1e6:.1f} MB)")

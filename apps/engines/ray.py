@@ -137,7 +137,7 @@ def part(config: Mapping[str, Value], supply: Supply | None = None) -> Part:
     try:
         assembly = assemble(config, one_thread=True)
         data = federate(assembly.settings)[1].fingerprint
-    except DataError as error:
+    except (ConfigurationError, DataError) as error:  # the server has none with this configuration
         raise DataError(
             f"{error} To have the server send rows to machines without data: data-from = '{STORE}'"
         ) from error

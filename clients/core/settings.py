@@ -183,7 +183,7 @@ class ClientSettings(SharedSettings):
     )
     data_from: Literal["folder", "store"] = key(
         "folder",
-        "from where workers on a [cluster](cluster.md#1-prepare-the-machines) have their clients' rows: each machine's "
+        "from where workers on a [cluster](cluster.md#machines-without-data) have their clients' rows: each machine's "
         "`data-dir`, or Ray's object store, where the server puts them; results are the same",
     )
     state_dir: Annotated[str, AfterValidator(check_folder)] = key(

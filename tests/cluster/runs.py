@@ -11,14 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from florilegium.strategies.folder.run_folder import read_checkpoint
 from tests import processes
 from tests.cluster.nodes import Nodes
-from tests.grid import run_app
-from tests.runs import timeless
-from tests.support import CACHE, config
+from tests.support import CACHE
 
 KEYS = {"method": "fedper", "num-clients": 12, "rounds": 12, "evaluate-every": 4, "cache-dir": str(CACHE)}
 """A method whose clients have states of their own, which a repeated message must find as they were."""
@@ -60,12 +55,3 @@ def log_of(folder: Path) -> str:
     """Return the log of ``folder``/run so far."""
     path = folder / "run" / "run.log"
     return path.read_text() if path.exists() else ""
-
-
-def check_like_undisturbed(folder: Path, workers: int, **keys: Any) -> None:
-    """Check that ``folder``/run has the results of a run of as many workers in this process."""
-    run_app(config(**{**KEYS, **keys, "runs-dir": str(folder), "run-name": "twin"}), nodes=workers)
-    for name, array in read_checkpoint(folder / "twin").arrays.items():
-        np.testing.assert_array_equal(array, read_checkpoint(folder / "run").arrays[name])
-    assert timeless(folder / "run") == timeless(folder / "twin")
-    assert (folder / "run" / "clients.csv").read_bytes() == (folder / "twin" / "clients.csv").read_bytes()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests import processes
+from tests.cluster.compared import check_like_undisturbed
 from tests.cluster.nodes import in_namespaces, on_loopback
-from tests.cluster.runs import check_like_undisturbed, finished_round, log_of, running, wait
+from tests.cluster.runs import finished_round, log_of, running, wait
 
 
 @pytest.mark.simulation
