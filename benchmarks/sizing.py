@@ -73,7 +73,7 @@ def main() -> None:
             for nodes in NODES:
                 cpus = nodes * CPUS
                 messages = min(PER_CPU * cpus, COHORT)
-                sent = 2 * messages * one.size
+                sent = (nodes + messages) * one.size  # the model once a machine, an update for each message
                 compute = COHORT * LOCAL_STEPS * one.step / cpus
                 worker = (
                     one.memory / 2
