@@ -87,6 +87,7 @@ def test_the_same_data(tmp_path: Path, keys: dict[str, Any]) -> None:
         assert len(rows) == len(one.train) + len(one.test) + one.own_validation
         assert (one.labeled, one.own_validation) == (other.labeled, other.own_validation)
         assert torch.equal(one.labels, other.labels)
+        assert (one.train.weights is not None) == ("weight_column" in keys)
         _equal(one.train, other.train)
         _equal(one.test, other.test)
         held, kept = (
