@@ -9,12 +9,14 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from florilegium.apps.engines.one_process import run_here
 from florilegium.partitions.sources.source import DATA_VARIABLE
 from tests import processes
 from tests.cluster.compared import check_like_undisturbed
 from tests.cluster.nodes import on_loopback
 from tests.cluster.runs import finished_round, log_of, running, wait
 from tests.partitions.made import make
+from tests.support import config
 
 
 def _write(folder: Path) -> None:
@@ -51,3 +53,8 @@ def test_nodes_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert re.search(r"rows by node: .*\(127\.0\.0\.2\) \d+ of 800 \(", log)
     assert re.search(r"rows by node: .* 800 of 800 \(100%, 0\.6 MB\)", log)  # all clients are evaluated
     check_like_undisturbed(tmp_path, 2, **keys)
+
+
+def test_without_a_cluster_the_key_has_no_effect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run_here(config(data_from="store", rounds=1, num_clients=2, local_epochs=1), tmp_path / "run")
+    assert "data-from: no effect, read only on a cluster" in caplog.text
