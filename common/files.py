@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -197,7 +197,7 @@ def draft_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapp
     """Return a draft of what :func:`write_tensors` writes; models and states are their owner's (:func:`restrict`)."""
     # safetensors writes the raw memory, which matches the declared shape only in C order.
     ordered = {name: np.require(array, requirements="C") for name, array in arrays.items()}
-    told = {**(metadata or {}), _CHECKSUM: _checksum(ordered, metadata or {})}
+    told = {**(metadata or {}), _CHECKSUM: _checksum(ordered, ordered.__getitem__, metadata or {})}
 
     def write(temporary: Path) -> None:
         save_file(ordered, temporary, metadata=told)
@@ -214,18 +214,31 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         Exception: of several kinds, if it cannot be read.
     """
     with safe_open(path, framework="numpy") as file:
-        metadata = dict(file.metadata() or {})
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    if (said := metadata.pop(_CHECKSUM, None)) is None:
+        return arrays, _checked(file.metadata(), arrays, arrays.__getitem__)
+
+
+def check_tensors(path: Path) -> dict[str, str]:
+    """Return the metadata of a file; raise as :func:`read_tensors`. Its arrays are read one at a time."""
+    with safe_open(path, framework="numpy") as file:
+        return _checked(file.metadata(), file.keys(), file.get_tensor)
+
+
+def _checked(
+    metadata: Mapping[str, str] | None, names: Iterable[str], read: Callable[[str], NDArray[Any]]
+) -> dict[str, str]:
+    found = dict(metadata or {})
+    if (said := found.pop(_CHECKSUM, None)) is None:
         raise ValueError("it has no checksum, as files of versions up to 0.2.0, which alone can read them")
-    if said != _checksum(arrays, metadata):
+    if said != _checksum(names, read, found):
         raise ValueError("its checksum is wrong")
-    return arrays, metadata
+    return found
 
 
-def _checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+def _checksum(names: Iterable[str], read: Callable[[str], NDArray[Any]], metadata: Mapping[str, str]) -> str:
     found = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
-    for name, array in sorted(arrays.items()):
+    for name in sorted(names):
+        array = read(name)
         found.update(json.dumps([name, array.dtype.str, array.shape]).encode())
         found.update(array.reshape(-1).view(np.uint8).data)
     return found.hexdigest()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from florilegium.common.seeds import torch_draws, torch_generator
+from florilegium.models.mapped import copied
 from florilegium.models.parameters import trained
 
 _BATCH = 3
@@ -68,7 +69,7 @@ def materialise(network: nn.Module, x: Tensor) -> None:
 def undisturbed(network: nn.Module) -> Iterator[None]:
     """Context after which the parameters and buffers of a network are what they were; it is in training mode."""
     tensors = [*network.parameters(), *network.buffers()]
-    before = [tensor.detach().clone() for tensor in tensors]
+    (before,) = copied(tensors)
     try:
         yield
     finally:

@@ -101,9 +101,15 @@ def arrays_of(tensors: Mapping[str, Tensor]) -> Arrays:
     return dict(zip(tensors, _taken(plain, at_once=any(tensor.is_cuda for tensor in plain)), strict=True))
 
 
-def parts_of(model: nn.Module, fixed: Arrays | None = None) -> tuple[Arrays, Frozen]:
-    """Return all tensors of :func:`whole`, and those of them that are frozen: copies, and ``fixed`` if it is given."""
-    own, fixed = arrays_of(exchanged(model)), arrays_of(frozen(model)) if fixed is None else fixed
+def parts_of(model: nn.Module, fixed: Arrays | None = None, own: Arrays | None = None) -> tuple[Arrays, Frozen]:
+    """Return all tensors of :func:`whole`, and those of them that are frozen.
+
+    Args:
+        model: the network.
+        fixed, own: its frozen parameters, and what training changes. Default: copies.
+    """
+    own = arrays_of(exchanged(model)) if own is None else own
+    fixed = arrays_of(frozen(model)) if fixed is None else fixed
     both = own | fixed
     return {name: both[name] for name in whole(model)}, Frozen(fixed, frozenset(own))
 
@@ -177,6 +183,28 @@ def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
 def norm(arrays: Mapping[str, NDArray[Any]]) -> float:
     """Return the Euclidean norm over all entries of all arrays, in double precision."""
     return math.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays.values()))
+
+
+def divide(total: NDArray[Any], weight: float) -> NDArray[Any]:
+    """Return ``total`` ÷ ``weight``, in double precision in its own place."""
+    if total.dtype != np.float64 or not total.flags.writeable:
+        return total / weight
+    return np.divide(total, weight, out=total)
+
+
+def moved(start: NDArray[Any], step: NDArray[Any], rate: float | None = None) -> NDArray[Any]:
+    """Return ``start`` + ``rate``·``step`` in the type of ``start``, computed a block at a time.
+
+    Args:
+        start, step: arrays of one shape.
+        rate: None: 1.
+    """
+    new = np.empty(start.shape, start.dtype)
+    to, old, change = new.reshape(-1), start.reshape(-1), step.reshape(-1)
+    for begin in range(0, len(to), BLOCK):
+        block = slice(begin, begin + BLOCK)
+        to[block] = old[block] + (change[block] if rate is None else rate * change[block])
+    return new
 
 
 def distance(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> float:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from florilegium.clients.core.wire import BESIDE
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.parameters import Arrays, is_statistic
+from florilegium.models.parameters import Arrays, is_statistic, moved
 from florilegium.strategies.core.cohort import CohortStrategy
 from florilegium.strategies.core.federation import Setup
 from florilegium.strategies.core.round import Round
@@ -68,14 +68,14 @@ class FedAvg(CohortStrategy):
         update = self.mean_update(round, model)
         step = self.direction({name: Δ for name, Δ in update.items() if not is_statistic(name)})
         η = self.settings.server_learning_rate
-        return {n: (w + (η * step[n] if n in step else update[n])).astype(w.dtype) for n, w in model.items()}
+        return {n: moved(w, step[n], η) if n in step else moved(w, update[n]) for n, w in model.items()}
 
     def mean_update(self, round: Round, model: Arrays) -> Arrays:
         """Have clients train the model; return the mean update Δ_t of each of its arrays."""
         outcome = round.updates(model | self.beside, self.train_arguments)
         self.learn(round, model, outcome)
         log.info("round %d: loss %.4g, clients %d", round.number, outcome.mean("loss"), len(outcome.clients))
-        return {name: outcome.arrays[name] / outcome.weight for name in model}
+        return outcome.means([*model])
 
     def direction(self, update: Arrays) -> Arrays:
         """Return the direction of the server step for the mean update Δ_t. By default: as the server optimizer says."""

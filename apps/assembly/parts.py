@@ -39,7 +39,7 @@ from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock
 from florilegium.models.dry_run import random_inputs
 from florilegium.models.frozen import Frozen
-from florilegium.models.mapped import map_frozen
+from florilegium.models.mapped import map_frozen, map_trained
 from florilegium.models.parameters import Arrays, buffers_of, parts_of
 from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.federation import federate
@@ -111,7 +111,9 @@ class Assembly:
     def host(self, source: Source, state_dir: str = "") -> Host:
         """Return the host that runs the clients of ``source`` in this process; ``state_dir``: see :class:`Host`."""
         client, network = self.method.client_class(), self.network.to(self.device)
-        return Host(client, self.settings, self.hyper, network, source, state_dir, self.augmentation, self.frozen)
+        return Host(
+            client, self.settings, self.hyper, network, source, state_dir, self.augmentation, self.frozen, self.initial
+        )  # fmt: skip
 
     def said(self, deployed: bool) -> Remarks:
         """Return what the user should know of the network, and of simulated clients' data."""
@@ -214,7 +216,7 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
         _of_network(settings, network)
     except ValueError as error:
         raise ConfigurationError(f"model: '{settings.model}' {error}") from error
-    parts = parts_of(network, map_frozen(network, settings.cache))
+    parts = parts_of(network, map_frozen(network, settings.cache), map_trained(network))
     return Assembly(config, settings, hyper, method, network, *parts, augmentation, device, one_process)
 
 

@@ -39,6 +39,7 @@ from flwr.supernode.start_client_internal import _verify_fab
 
 from florilegium.apps.devices.resident import App
 from florilegium.clients.core.joining import OWN, apart, is_joined, together
+from florilegium.clients.core.wire import to_files
 from florilegium.strategies.exchange.flower_inside import FIRST_RETRY, ObjectTree, name_message
 
 log = logging.getLogger("flwr")
@@ -161,6 +162,7 @@ class Link:
         if is_joined(whole.content):
             self._joined.add(tree.object_id)
             whole.content = apart(whole.content)
+        to_files(whole.content)
         return whole
 
     def app(self, run_id: int, trust: Callable[[int, bytes], None]) -> tuple[App, Context, str] | None:
@@ -188,6 +190,8 @@ class Link:
         if asked in self._joined and reply.has_content():
             reply.content = together(reply.content, OWN)
         self._joined.discard(asked)
+        if reply.has_content():
+            to_files(reply.content)  # from which chunks are cut one at a time
         name_message(reply, reply.object_id)
         with no_object_id_recompute():
             wanted, session = self._send(reply, get_object_tree(reply), seconds)

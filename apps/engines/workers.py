@@ -12,7 +12,6 @@ import json
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -28,13 +27,17 @@ import torch
 from flwr.app import Error, Message
 
 from florilegium.apps.assembly.parts import Assembly
+from florilegium.apps.engines.passing import received, send
 from florilegium.apps.origins.packages import import_path
 from florilegium.clients.core.state import Change
 from florilegium.clients.core.wire import Announcement
+from florilegium.clients.core.worker import return_memory
 from florilegium.clients.node.host import Host, Source
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.references import PATH_VARIABLE
 from florilegium.common.settings import Value
+from florilegium.common.spool import LARGE
+from florilegium.models.parameters import num_bytes
 from florilegium.strategies.exchange.flower_inside import ErrorCode, identify, name_message
 from florilegium.strategies.exchange.local_grid import LocalGrid
 
@@ -88,7 +91,7 @@ class Worker:
         """Send the message that it is asked; if the process has died, :meth:`reply` raises that error."""
         self.sent = True
         try:
-            self.connection.send_bytes(pickle.dumps(self.asked, pickle.HIGHEST_PROTOCOL))
+            send(self.connection, self.asked)
         except OSError:
             log.warning("worker process %d does not read its messages", self.node)
 
@@ -99,14 +102,15 @@ class Worker:
             EOFError: if the process has died before its reply.
         """
         try:
-            found = self.connection.recv_bytes()
+            if found := self.connection.recv_bytes():
+                self._kept = received(self.connection, found)
         except (EOFError, OSError):
             if self._kept is None:
                 raise EOFError from None
             for change in self._kept[1]:  # which the process had begun with
                 change.publish()
         else:
-            self._kept = self._kept or pickle.loads(found)
+            assert self._kept is not None, "a reply comes before the word that its states count"
             if found and self._kept[1]:
                 return None
         (reply, _), self._kept = self._kept, None
@@ -211,6 +215,8 @@ def worker_grid(assembly: Assembly, count: int, *, fork: bool) -> Iterator[Worke
     start = partial(_started, assembly)
     if fork and not torch.cuda.is_initialized() and hasattr(os, "fork"):
         source = assembly.simulated_clients()  # loaded once for all
+        if num_bytes(assembly.whole) >= LARGE:
+            return_memory()  # what has built a large network is not to be copied into all workers
         gc.freeze()  # what all share is not to be copied because a worker looks for garbage in it
         start = partial(_forked, assembly, source, workers)
     try:
@@ -280,7 +286,7 @@ def _serve(host: Host, node: int, connection: Any) -> None:
     host.hold_back()
     while True:
         try:
-            message: Message = pickle.loads(connection.recv_bytes())
+            message: Message = received(connection, connection.recv_bytes())
         except (EOFError, OSError):
             return
         try:
@@ -289,7 +295,7 @@ def _serve(host: Host, node: int, connection: Any) -> None:
             log.exception("worker process %d", node)
             said = f"{type(error).__name__}: {error}"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said), reply_to=message)
-        connection.send_bytes(pickle.dumps((reply, changes := host.held_back()), pickle.HIGHEST_PROTOCOL))
+        send(connection, (reply, changes := host.held_back()))
         for change in changes:
             change.publish()
         if changes:

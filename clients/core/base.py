@@ -244,6 +244,7 @@ class BaseClient(NumPyClient):
         """Train the received model on the client's data; return the trained arrays and the mean loss."""
         set_arrays(self.model, arrays)
         loss = self.local_training()
+        self.model.zero_grad()  # a large network has no room for gradients beside the arrays that are returned
         return Answer(get_arrays(self.model), len(self.data.train), {"loss": loss})
 
     @phase

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from florilegium.clients.core.wire import BESIDE, LARGEST, bounded
 from florilegium.common.errors import RunError
+from florilegium.common.spool import zeros
 from florilegium.models.parameters import BLOCK, Arrays, distance, shapes_of
 
 UPDATES = ("delta", "deltas")
@@ -78,18 +79,15 @@ class Reduction:
             self._shapes = shapes_of(arrays)
         if self._changes and self._stacks and not changed:
             arrays = self.change(arrays)
+        if not self._stacks:
+            self._sums |= zeros({name: array.shape for name, array in arrays.items() if name not in self._sums})
         for name, array in arrays.items():
             if self._stacks:
                 self._stacked.setdefault(name, []).append(array.astype(self._type(name, array)))
-                continue
-            if name not in self._sums:
-                self._sums[name] = np.zeros(array.shape)
-            if not self._changes:
+            elif not self._changes:
                 self._sums[name] += array
-            elif changed:
-                self._sums[name] += weight * array
             else:
-                _add_change(self._sums[name], array, self._sent[name], weight)
+                _add_change(self._sums[name], array, None if changed else self._sent[name], weight)
 
     def sums(self) -> dict[str, NDArray[np.float64]]:
         """Return the sums so far, in double precision."""
@@ -102,18 +100,27 @@ class Reduction:
         """
         if self._stacks:
             return {name: np.stack(parts) for name, parts in self._stacked.items()}
-        return {name: total.astype(self._type(name, total)) for name, total in self._sums.items()}
+        result: Arrays = {}
+        kinds = {name: self._type(name, total) for name, total in self._sums.items()}
+        for kind in {*kinds.values()}:
+            result |= zeros({name: self._sums[name].shape for name in kinds if kinds[name] == kind}, kind)
+        for name, total in self._sums.items():
+            np.copyto(result[name], total, casting="unsafe")
+        return {name: result[name] for name in self._sums}
 
     def _type(self, name: str, array: NDArray[np.generic]) -> np.dtype[np.generic]:
         """Return the dtype in which an array is sent: that of the model for updates, else its own."""
         return self._sent[name].dtype if self._changes and name in self._sent else array.dtype
 
 
-def _add_change(total: NDArray[np.float64], array: NDArray[Any], sent: NDArray[Any], weight: float) -> None:
-    """Add weight·(array − sent) to ``total`` in double precision, a block at a time."""
-    sums, new, old = total.reshape(-1), array.reshape(-1), sent.reshape(-1)
+def _add_change(total: NDArray[np.float64], array: NDArray[Any], sent: NDArray[Any] | None, weight: float) -> None:
+    """Add weight·(array − sent) to ``total`` in double precision, a block at a time; None for ``sent``: zeros."""
+    sums, new, old = total.reshape(-1), array.reshape(-1), None if sent is None else sent.reshape(-1)
     for start in range(0, len(sums), BLOCK):
         block = slice(start, start + BLOCK)
+        if old is None:
+            sums[block] += weight * new[block]
+            continue
         change = new[block].astype(np.float64)  # np.subtract converts at the same time, but much more slowly
         change -= old[block]
         change *= weight

@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from io import BytesIO
+from mmap import mmap
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from florilegium.clients.core.secure_wire import RECORD, Terms
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
+from florilegium.common.spool import LARGE, Spool, spooled
 
 if TYPE_CHECKING:  # PyTorch is not needed to read messages
     from florilegium.models.parameters import Arrays
@@ -76,6 +79,8 @@ def bounded(array: NDArray[Any]) -> bool:
     return not array.size or bool(array.min() >= -LARGEST and array.max() <= LARGEST)
 
 
+_NUMPY = "numpy.ndarray"
+"""Serialisation type of Flower's for the bytes of NumPy's files."""
 _FLAT = "florilegium.flat"
 """Serialisation type of a Flower array that holds several arrays, one after the other (:func:`flat`)."""
 _ALIGNED = 8
@@ -88,7 +93,31 @@ _ONE_OBJECT = 5_000_000
 
 def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return ``arrays`` as a Flower record of the same names, in the same order."""
-    return ArrayRecord({name: Array(np.require(array, requirements="C")) for name, array in arrays.items()})
+    ordered = {name: np.require(array, requirements="C") for name, array in arrays.items()}
+    if sum(array.nbytes for array in ordered.values()) < LARGE:
+        return ArrayRecord({name: Array(array) for name, array in ordered.items()})
+    heads = {name: _head(array) for name, array in ordered.items()}
+    data = memoryview(spooled(part for name, array in ordered.items() for part in (heads[name], array)))
+    record, start = ArrayRecord(), 0
+    for name, array in ordered.items():
+        end = start + len(heads[name]) + array.nbytes
+        record[name] = _holding(str(array.dtype), array.shape, _NUMPY, data[start:end])
+        start = end
+    return record
+
+
+def _head(array: NDArray[Any]) -> bytes:
+    """Return what stands before an array's numbers in a file of NumPy's."""
+    head = BytesIO()
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
+    return head.getvalue()
+
+
+def _holding(dtype: str, shape: tuple[int, ...], kind: str, data: Spool | memoryview) -> Array:
+    """Return a Flower array with bytes of a file; its constructor takes none, though all that reads them does."""
+    array = Array(dtype, shape, kind, b"")
+    array.data = cast(bytes, data)
+    return array
 
 
 def flat(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord | ConfigRecord:
@@ -99,14 +128,28 @@ def flat(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord | ConfigRecord:
     another in a single value; its layout is a list of names, types and shapes, as JSON.
     """
     layout = json.dumps([(name, array.dtype.str, array.shape) for name, array in arrays.items()])
-    data = b"".join(
+    parts = (
         part
         for array in arrays.values()
-        for part in (np.ascontiguousarray(array).data, bytes(-array.nbytes % _ALIGNED))
+        for part in (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, bytes(-array.nbytes % _ALIGNED))
     )
-    if len(data) <= _ONE_OBJECT:
+    size = sum(-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays.values())
+    if size >= LARGE:
+        record = ArrayRecord()  # whose own constructor would take bytes alone
+        record["flat"] = _holding(layout, (size,), _FLAT, spooled(parts))
+        return record
+    data = b"".join(parts)
+    if size <= _ONE_OBJECT:
         return ConfigRecord({"layout": layout, "data": data})
-    return ArrayRecord({"flat": Array(layout, (len(data),), _FLAT, data)})
+    return ArrayRecord({"flat": Array(layout, (size,), _FLAT, data)})
+
+
+def to_files(content: RecordDict) -> None:
+    """Move the large arrays of a message that has been received from memory to files."""
+    for record in content.array_records.values():
+        for name, array in [*record.items()]:
+            if isinstance(array.data, bytes) and len(array.data) >= LARGE:
+                record[name] = _holding(array.dtype, array.shape, array.stype, spooled([array.data]))
 
 
 def unpack(record: ArrayRecord | ConfigRecord, *, copy: bool = True) -> Arrays:
@@ -124,10 +167,11 @@ def unpack(record: ArrayRecord | ConfigRecord, *, copy: bool = True) -> Arrays:
 
 
 def _split(layout: object, data: object, *, copy: bool) -> Arrays:
-    if not isinstance(layout, str) or not isinstance(data, bytes):
+    if not isinstance(layout, str) or not isinstance(data, bytes | Spool):
         raise TypeError(f"arrays are a layout and bytes, not {type(layout).__name__} and {type(data).__name__}")
     arrays: Arrays = {}
-    buffer, start = bytearray(data) if copy else data, 0
+    own: bytearray | mmap = data.private() if isinstance(data, Spool) else bytearray(data)
+    buffer, start = own if copy else data, 0
     for name, kind, shape in json.loads(layout):
         fits = type(shape) is list and len(shape) <= _AXES
         if not fits or not all(type(length) is int and 0 <= length < _LONGEST for length in shape):

@@ -43,6 +43,7 @@ from florilegium.clients.core.wire import (
     Request,
     Work,
     pack,
+    to_files,
 )
 from florilegium.clients.layers.applied import Applied
 from florilegium.clients.layers.layer import Place
@@ -54,7 +55,7 @@ from florilegium.common.errors import FileError, FlorilegiumError, RunError
 from florilegium.common.seeds import entropy, torch_generator
 from florilegium.common.settings import NAME, Section, folder
 from florilegium.models.frozen import FILE, NOTHING, Frozen
-from florilegium.models.parameters import get_arrays, num_bytes
+from florilegium.models.parameters import Arrays, get_arrays, num_bytes
 from florilegium.models.scaled import Scaled
 from florilegium.partitions.clientdata import ClientData
 from florilegium.partitions.loading import task_of
@@ -106,6 +107,7 @@ class Host:
         state_dir: the node's own folder for client state; "" to use the run's.
         augmentation: random changes of the training images, or None.
         frozen: the network's frozen parameters.
+        initial: its other arrays, which nobody changes; None: copies are made.
 
     Attributes:
         predictor: the model that the last client predicts with, after a test.
@@ -121,12 +123,13 @@ class Host:
         state_dir: str,
         augmentation: Augmentation | None = None,
         frozen: Frozen = NOTHING,
+        initial: Arrays | None = None,
     ) -> None:
         self._client_class = client_class
         self._settings = settings
         self._hyper = hyper
         self._model = model
-        self._initial = get_arrays(model)
+        self._initial = get_arrays(model) if initial is None else initial
         self._folders: dict[tuple[str, str], Path] = {}
         self._held = Held(model, frozen)
         self._source = source
@@ -180,6 +183,7 @@ class Host:
         if message.metadata.message_type == STAGE:
             reply = carry_out(Stage.unpack(message.content), self._own_files, self._said, self._source.identity)
             return Message(reply.pack(), reply_to=message)
+        to_files(message.content)
         trains = message.metadata.message_type.startswith("train")
         request = Request.unpack(message.content, trains=trains, run=str(message.metadata.run_id))
         if not request.clients:
@@ -192,7 +196,9 @@ class Host:
             work = partial(self._result, request, layers, disk, trains=trains)
             tasks = [partial(work, index) for index in range(len(request.clients))]
             outcomes = settled(self._crew.carry_out(tasks, lambda: self._source.data(request.clients[0]).train))
-            for client_id, outcome in zip(request.clients, outcomes, strict=True):
+            clients = iter(request.clients)
+            for outcome in outcomes:  # zip would keep a client's model until the next one is trained
+                client_id = next(clients)
                 if isinstance(outcome, Exception):  # an error in one client must not affect the others
                     failures[client_id] = self._said(outcome)
                     continue
@@ -200,6 +206,7 @@ class Host:
                     gathered.add(client_id, outcome)
                 except Exception as error:
                     failures[client_id] = self._said(error)
+                del outcome
         return Message(gathered.reply(failures, request.work.mark(request.phase)), reply_to=message)
 
     def hold_back(self) -> None:

@@ -24,6 +24,7 @@ def settled(outcomes: Iterable[Outcome[T]]) -> Iterator[T | Exception]:
     waiting: deque[Outcome[T]] = deque()
     for outcome in outcomes:
         waiting.append(outcome)
+        del outcome  # which is not to outlive its use, since it may hold a model
         while waiting and (len(waiting) > FLUSHES or _done(waiting[0])):
             yield _settle(waiting.popleft())
     yield from map(_settle, waiting)

@@ -23,7 +23,8 @@ from florilegium.clients.core.joining import SMALL, together
 from florilegium.clients.core.wire import BYTES_DOWN, BYTES_UP, OTHER_DATA, Reply
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
-from florilegium.models.parameters import Arrays
+from florilegium.common.spool import zeros
+from florilegium.models.parameters import Arrays, divide
 from florilegium.strategies.exchange.expected import UNUSABLE, Expected
 from florilegium.strategies.exchange.flower_inside import ErrorCode
 from florilegium.strategies.exchange.pulling import AWAY, Pulls, pull
@@ -219,6 +220,15 @@ class Outcome:
             return self.totals.weight
         return float(self.metrics["weight"].sum()) if self.clients else 0.0
 
+    def means(self, names: Iterable[str]) -> Arrays:
+        """Return the mean of each of these arrays, Σ ÷ :attr:`weight`.
+
+        The sums are used up: the means take their place, since double precision of a large model has no room twice.
+        """
+        for name in names:
+            self.arrays[name] = divide(self.arrays[name], self.weight)
+        return {name: self.arrays[name] for name in names}
+
     def told(self, metric: str) -> NDArray[np.float64]:
         """Return what those clients report as ``metric`` that report it, (m,)."""
         values = self.metrics.get(metric, np.empty(0))
@@ -327,13 +337,15 @@ def collect(
         failures |= answer.failures
         if not answer.clients:
             continue
+        new = {name: array.shape for name, array in answer.arrays.items() if name not in sums}
+        sums |= {} if expected.stacked else zeros(new)
         for name, array in answer.arrays.items():
             if expected.stacked:
                 stacks.setdefault(name, {}).update(zip(answer.clients, array, strict=True))
-            elif name in sums:
-                sums[name] += array
+            elif name in new:
+                np.copyto(sums[name], array)
             else:
-                sums[name] = array.astype(np.float64)
+                sums[name] += array
         for name, values in answer.metrics.items():
             numbers.setdefault(name, {}).update(zip(answer.clients, values, strict=True))
     succeeded = [client for client in cohort if client in numbers.get("num-examples", {})]

@@ -21,7 +21,8 @@ from florilegium.clients.core.reports import ALWAYS, HOSTS, Reports, check_repor
 from florilegium.clients.core.wire import BESIDE, LARGEST, Reply, bounded
 from florilegium.clients.layers.noise import WITHIN
 from florilegium.common.foreign import printable
-from florilegium.models.parameters import Arrays
+from florilegium.common.spool import zeros
+from florilegium.models.parameters import BLOCK, Arrays
 from florilegium.privacy.clipping import clip_together
 
 ROUNDING = 1e-5
@@ -119,12 +120,11 @@ class Expected:
             update = scheme.restore(reader, sent)
             if math.isfinite(self.clip):
                 update = clip_together({n: a.astype(np.float64) for n, a in update.items()}, self.clip)
+            sums |= {} if self.stacked else zeros({n: a.shape for n, a in update.items() if n not in sums})
             for name, array in update.items():
                 if self.stacked:
                     stacks.setdefault(name, []).append(array)
                     continue
-                if name not in sums:
-                    sums[name] = np.zeros(array.shape)
                 sums[name] += np.multiply(array, weight, dtype=np.float64)
         if reader.left:
             raise ValueError(f"{reader.left} bytes follow its compressed updates")
@@ -178,7 +178,7 @@ class Expected:
                 raise ValueError(
                     f"array '{name}' has shape {None if change is None else change.shape}, expected {expected}"
                 )
-            squares += np.square(change, dtype=np.float64).reshape(len(squares), -1).sum(axis=1)
+            squares += _squares(change.reshape(len(squares), -1))
             entries += array.size
         for name in answer.arrays.keys() - sent.keys():
             if name != WITHIN or not self.within:
@@ -193,3 +193,11 @@ class Expected:
         most = 0.5 * (1 if self.stacked else clients) + DEVIATIONS * self.within_noise * several
         if WITHIN in answer.arrays and np.abs(answer.arrays[WITHIN]).max() > most * (1 + ROUNDING):
             raise ValueError(f"'{WITHIN}' is {answer.arrays[WITHIN].ravel()}, at most {most:.4g} is allowed")
+
+
+def _squares(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the sum of squares of each row of a matrix, in double precision, from a block of columns at a time."""
+    total = np.zeros(len(rows))
+    for start in range(0, rows.shape[1], BLOCK):
+        total += np.square(rows[:, start : start + BLOCK], dtype=np.float64).sum(axis=1)
+    return total

@@ -18,6 +18,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from florilegium.clients.core.joining import apart
+from florilegium.clients.core.wire import to_files
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
 
@@ -60,10 +61,11 @@ def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message 
 
 
 def _apart(reply: Message) -> Message | str:
-    """Return a reply with its records apart, or why that cannot be done."""
+    """Return a reply with its records apart and large arrays in files, or why that cannot be done."""
     if reply.has_content():
         try:
             reply.content = apart(reply.content)
+            to_files(reply.content)  # or the server would have the models of all devices in memory
         except RunError as error:
             return str(error)
     return reply

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import tomli_w
 
 from florilegium.common.errors import ConfigurationError, FileError, RunError, nearest
-from florilegium.common.files import append_text, overwrite_text, read_tensors, write_tensors, write_text
+from florilegium.common.files import append_text, check_tensors, overwrite_text, read_tensors, write_tensors, write_text
 from florilegium.common.foreign import spreadsheet_cell
 from florilegium.common.places import read_utf8
 from florilegium.common.settings import Value, folder
@@ -289,7 +289,8 @@ class RunFolder:
         tensors |= {f"state/{name}": array for name, array in checkpoint.state.items()}
         metadata = {"round": str(checkpoint.round), "facts": json.dumps(checkpoint.facts)}
         write_tensors(target, tensors, metadata)
-        _read(target)
+        with _damaged(target):
+            check_tensors(target)
         for old in target.parent.glob("round-*.safetensors"):
             if old != target and (keep is None or old != self._checkpoint(keep)):
                 old.unlink(missing_ok=True)
@@ -490,7 +491,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def _read(file: Path) -> Checkpoint:
     """Return the checkpoint in ``file``; raise :class:`RunError` if it is damaged."""
-    try:
+    with _damaged(file):
         found, metadata = read_tensors(file)
         arrays: Arrays = {}
         state: Arrays = {}
@@ -501,6 +502,12 @@ def _read(file: Path) -> Checkpoint:
         # safetensors does not keep the order of names, on which NumPyClient's lists of arrays depend.
         arrays = {name: arrays[name] for name in facts["order"]}
         return Checkpoint(int(metadata["round"]), arrays, state, facts)
+
+
+@contextmanager
+def _damaged(file: Path) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # safetensors has its own error type; a damaged header can raise anything
         raise RunError(
             f"the checkpoint {file} is damaged, or of another version: {type(error).__name__}: {error}"

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from florilegium.clients.node.held import Held
+from florilegium.models import mapped
 from florilegium.models.frozen import hash_of
-from florilegium.models.mapped import map_frozen
-from florilegium.models.parameters import arrays_of, frozen, parts_of, whole
+from florilegium.models.mapped import map_frozen, map_trained
+from florilegium.models.parameters import arrays_of, exchanged, frozen, parts_of, whole
 
 
 def _network(width: int = 600) -> nn.Sequential:
@@ -58,3 +60,25 @@ def test_what_is_changed_is_put_back_and_stays_in_the_file(tmp_path: Path) -> No
 def test_small_ones_are_not_mapped(tmp_path: Path) -> None:
     assert map_frozen(_network(10)[:1], tmp_path) is None
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("least", [1, 1 << 40])
+def test_what_is_trained_stays_too_and_is_changed_in_one_place(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    """Conv weights in another order of axes stay as they lie; tied ones stay tied."""
+    monkeypatch.setattr(mapped, "LARGE", least)
+    network, plain = (nn.Sequential(*_network(), nn.BatchNorm1d(2), nn.Linear(600, 2)) for _ in range(2))
+    for one in (network, plain):
+        one[-1].weight = one[2].weight
+    strides = [tensor.stride() for tensor in whole(network).values()]
+    copies = map_trained(network)
+    wanted = arrays_of(exchanged(plain))
+    assert [*copies] == [*wanted]
+    assert all(np.array_equal(copies[name], wanted[name]) for name in wanted)
+    assert [tensor.stride() for tensor in whole(network).values()] == strides
+    assert network[-1].weight.data_ptr() == network[2].weight.data_ptr()
+    with torch.no_grad():
+        network[2].weight.add_(1.0)
+    assert torch.equal(network[2].weight, plain[2].weight + 1)
+    assert np.array_equal(copies["2.weight"], wanted["2.weight"])
+    copies["2.bias"] += 1
+    assert torch.equal(network[2].bias, plain[2].bias)

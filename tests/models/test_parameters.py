@@ -8,7 +8,17 @@ import torch
 from torch import nn
 
 from florilegium.models.networks import build
-from florilegium.models.parameters import _put, _taken, exchanged, get_arrays, num_bytes, set_arrays
+from florilegium.models.parameters import (
+    BLOCK,
+    _put,
+    _taken,
+    divide,
+    exchanged,
+    get_arrays,
+    moved,
+    num_bytes,
+    set_arrays,
+)
 
 
 @pytest.fixture
@@ -141,3 +151,23 @@ class TestTiedWeights:
         set_arrays(network, {name: array + 1 for name, array in arrays.items()})
         np.testing.assert_array_equal(network[1].weight.detach(), arrays["0.weight"] + 1)
         assert network[1].weight is network[0].weight
+
+
+class TestBlocks:
+    @pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+    @pytest.mark.parametrize("shape", [(3, BLOCK - 1), (), (0, 2), (BLOCK,)])
+    def test_a_step_is_what_whole_arrays_give(self, kind, shape):
+        rng = np.random.default_rng(1)
+        start, step = rng.normal(size=shape).astype(kind), rng.normal(size=shape)
+        assert moved(start, step).tobytes() == (start + step).astype(kind).tobytes()
+        assert moved(start, step, 0.3).tobytes() == (start + 0.3 * step).astype(kind).tobytes()
+        assert moved(start, step).dtype == kind
+        assert moved(start, step).shape == shape
+
+    def test_a_quotient_takes_the_place_of_a_sum(self):
+        total = np.array([3.0, 5.0])
+        assert divide(total, 2.0) is total
+        assert total.tolist() == [1.5, 2.5]
+        single = np.array([3.0], np.float32)
+        assert divide(single, 2.0).tolist() == [1.5]
+        assert single.tolist() == [3.0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
 import threading
 from multiprocessing import Pipe
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from florilegium.apps.engines.passing import received, send
 from florilegium.apps.engines.workers import Worker, WorkerGrid, _serve
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Announcement
@@ -48,8 +48,8 @@ def _message(node: int, kind: str = "train") -> Message:
 
 
 def _reply(end: Any) -> None:
-    message = pickle.loads(end.recv_bytes())
-    end.send_bytes(pickle.dumps((Message(RecordDict(), reply_to=message), [])))
+    message = received(end, end.recv_bytes())
+    send(end, (Message(RecordDict(), reply_to=message), []))
 
 
 def test_each_worker_gets_its_messages_and_replies_are_told_apart(grid: WorkerGrid, ends: list[Any]) -> None:
@@ -121,8 +121,8 @@ def test_a_reply_comes_once_the_states_of_its_clients_count(
     change = state.draft()
     assert change is not None
     (name,) = grid.push_messages([_message(1)])
-    reply = Message(RecordDict(), reply_to=pickle.loads(ends[0].recv_bytes()))
-    ends[0].send_bytes(pickle.dumps((reply, [change])))
+    reply = Message(RecordDict(), reply_to=received(ends[0], ends[0].recv_bytes()))
+    send(ends[0], (reply, [change]))
     assert list(grid.pull_messages([name])) == []
     assert ClientState(tmp_path, 1, [], 0, "0").load() is None
     if dies:
@@ -151,8 +151,8 @@ def test_an_error_outside_the_clients_is_a_reply() -> None:
     server = threading.Thread(target=_serve, args=(Broken(), 4, there))
     server.start()
     for _ in range(2):
-        here.send_bytes(pickle.dumps(message))
-        reply, _ = pickle.loads(here.recv_bytes())
+        send(here, message)
+        reply, _ = received(here, here.recv_bytes())
         assert reply.has_error()
         assert reply.error.reason == "KeyError: '3'"
     here.close()

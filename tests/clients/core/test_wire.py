@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,20 +29,65 @@ ARRAYS = st.dictionaries(
 )
 
 
-@given(ARRAYS, st.booleans())
-def test_arrays_come_back_as_they_were(arrays: dict[str, Any], large: bool) -> None:
-    limit, wire._ONE_OBJECT = wire._ONE_OBJECT, -1 if large else wire._ONE_OBJECT
-    try:
-        record = flat(arrays)
-    finally:
-        wire._ONE_OBJECT = limit
-    assert isinstance(record, ArrayRecord if large else ConfigRecord)
-    for found in (unpack(record), unpack(pack(arrays))):
+@given(ARRAYS, st.sampled_from(["small", "in parts", "in a file"]))
+def test_arrays_come_back_as_they_were(arrays: dict[str, Any], kind: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "in parts":
+            patch.setattr(wire, "_ONE_OBJECT", -1)
+        elif kind == "in a file":
+            patch.setattr(wire, "LARGE", 1)
+        record, packed = flat(arrays), pack(arrays)
+    full = any(array.nbytes for array in arrays.values())
+    assert isinstance(record, ArrayRecord if kind == "in parts" or (full and kind != "small") else ConfigRecord)
+    for found in (unpack(record), unpack(packed)):
         assert [*found] == [*arrays]
         for name, array in arrays.items():
             assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
             assert found[name].tobytes() == array.tobytes()
             assert found[name].flags.writeable
+
+
+def test_received_arrays_of_a_file_are_the_receivers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No receiver has a copy in memory, and what it changes is changed for it alone."""
+    monkeypatch.setattr(wire, "LARGE", 1)
+    record = flat({"a": np.arange(3.0), "b": np.ones(2, np.float32)})
+    first, second = unpack(record), unpack(record)
+    first["a"] += 1
+    assert second["a"].tolist() == unpack(record)["a"].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        unpack(record, copy=False)["a"][0] = 1
+
+
+def test_a_large_message_is_cut_into_chunks_that_name_their_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are Flower's, of 5 MB, where one protobuf message may have 2 GB; each is named by its SHA-256."""
+    identify()
+    numbers = np.random.default_rng(1).bytes(12_000_000)
+    monkeypatch.setattr(wire, "LARGE", 1)
+    request = Request(["0"], "train", "delta", Work(1)).pack(flat({"a": np.frombuffer(numbers, np.uint8)}))
+    objects = get_all_nested_objects(Message(request, 1, "train"))
+    contents = {name: one.deflate() for name, one in objects.items()}
+    assert all(name == hashlib.sha256(content).hexdigest() for name, content in contents.items())
+    chunks = [content for content in contents.values() if content.startswith(b"ArrayChunk")]
+    assert [len(content.partition(b"\0")[2]) for content in chunks] == [5 << 20, 5 << 20, 12_000_000 - (10 << 20)]
+    assert b"".join(content.partition(b"\0")[2] for content in chunks) == numbers
+
+
+@pytest.mark.parametrize("database", [FLWR_IN_MEMORY_DB_NAME, "file"])
+def test_a_changed_byte_is_refused_and_only_missing_chunks_are_sent_again(tmp_path: Path, database: str) -> None:
+    """What the SuperLink's stores guarantee; ``deploy/`` uses the one in a file."""
+    identify()
+    store = ObjectStoreFactory(database if database != "file" else str(tmp_path / "objects.db")).store()
+    message = Message(Request(["0"], "train", "delta", Work(1)).pack(flat({"a": np.arange(2.0e6)})), 1, "train")
+    contents = {name: one.deflate() for name, one in get_all_nested_objects(message).items()}
+    tree = get_object_tree(message)
+    assert {*store.preregister(1, tree)} == contents.keys()
+    first, second, *rest = contents
+    changed = bytearray(contents[first])
+    changed[-1] ^= 1
+    with pytest.raises(ValueError, match=f"Object ID {first} does not match content hash"):
+        store.put(first, bytes(changed))
+    store.put(second, contents[second])
+    assert {*store.preregister(1, tree)} == {first, *rest}  # an upload that begins again leaves out what is there
 
 
 def test_arrays_that_are_no_block_of_memory() -> None:

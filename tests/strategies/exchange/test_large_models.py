@@ -1,0 +1,111 @@
+"""Large models: what is held of them in memory, counted; and that sums, steps and messages are those of small ones."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from florilegium.clients.core import wire
+from florilegium.clients.core.reduce import Reduction
+from florilegium.clients.core.wire import Reply, Request, Work, flat, unpack
+from florilegium.common import spool
+from florilegium.common.files import check_tensors, write_tensors
+from florilegium.models.parameters import Arrays, moved
+from florilegium.strategies.exchange.exchange import Outcome, collect
+from florilegium.strategies.exchange.expected import Expected
+from florilegium.strategies.exchange.flower_inside import identify
+
+LAYERS, WIDTH = 8, 1 << 18
+WEIGHTS = (3.0, 5.0, 2.0)
+
+
+@pytest.fixture(params=[1, 1 << 40], ids=["large", "small"])
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether all arrays are taken to be large."""
+    for module in (spool, wire):
+        monkeypatch.setattr(module, "LARGE", request.param)
+    identify()
+    return bool(request.param == 1)
+
+
+def _model(seed: int = 0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    return {f"layer{n}": rng.standard_normal(WIDTH, np.float32) for n in range(LAYERS)}
+
+
+def _peak(work: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what ``work`` returns, and the most that it held in memory beside what was there, in models."""
+    tracemalloc.start()
+    try:
+        found = work()
+        return found, tracemalloc.get_traced_memory()[1] / (4 * LAYERS * WIDTH)
+    finally:
+        tracemalloc.stop()
+
+
+def _message(index: int, model: Arrays) -> Message:
+    asked = Message(Request([str(index)], "train", "delta", Work(1)).pack(flat(model)), 1, "train")
+    update = {name: np.float32(WEIGHTS[index]) * array for name, array in _model(index + 1).items()}
+    numbers = {"num-examples": [WEIGHTS[index]], "weight": [WEIGHTS[index]], "bytes-up": [1.0], "bytes-down": [1.0]}
+    return Message(Reply([str(index)], update, numbers, {}).pack(), reply_to=asked)
+
+
+def test_the_server_holds_a_new_model_beside_the_old_one(large: bool) -> None:
+    """The replies of three nodes, their sum in double precision and its mean would be seven models more."""
+    model, clients = _model(), ["0", "1", "2"]
+    replies = [_message(index, model) for index in range(3)]
+
+    def round() -> Arrays:
+        outcome = collect(
+            clients, {n: [c] for n, c in enumerate(clients)}, replies, Expected(changes_of=model), deployed=False
+        )
+        means = outcome.means([*model])
+        return {name: moved(array, means[name], 1.0) for name, array in model.items()}
+
+    found, peak = _peak(round)
+    assert peak < 1.2 if large else peak > 4
+    for name, array in model.items():
+        total = sum(np.float64(np.float32(w) * _model(k + 1)[name]) for k, w in enumerate(WEIGHTS))
+        assert found[name].tobytes() == (array + total / sum(WEIGHTS)).astype(np.float32).tobytes()
+
+
+def test_a_node_adds_up_its_clients_without_memory_for_them(large: bool) -> None:
+    model, trained = _model(), [_model(seed) for seed in (1, 2)]
+
+    def reply() -> Any:
+        reduction = Reduction("delta", model)
+        for weight, arrays in zip(WEIGHTS, trained, strict=False):
+            reduction.add(arrays, weight)
+        return Reply(["0", "1"], reduction.result(), {}, {}).pack()
+
+    content, peak = _peak(reply)
+    assert peak < 0.2 if large else peak > 2
+    for name, array in unpack(content["arrays"]).items():
+        sent = model[name].astype(float)
+        total = 3.0 * (trained[0][name] - sent) + 5.0 * (trained[1][name] - sent)
+        assert array.tobytes() == total.astype(np.float32).tobytes()
+
+
+def test_messages_and_checkpoints_need_no_copy(large: bool, tmp_path: Any) -> None:
+    model, file = _model(), tmp_path / "file"
+
+    def checkpoint() -> dict[str, str]:
+        write_tensors(file, model, {"a": "b"})
+        return check_tensors(file)
+
+    _, sent = _peak(lambda: flat(model))
+    told, written = _peak(checkpoint)
+    assert told == {"a": "b"}
+    assert sent < 0.01 if large else sent >= 1
+    assert written < 2.1 / LAYERS  # it is read back array by array
+
+
+def test_the_mean_of_a_secret_weight_is_by_the_expected_one() -> None:
+    outcome = Outcome(["0"], {"w": np.array([6.0]), "other": np.array([1.0])}, {"weight": np.array([2.0])}, divisor=3.0)
+    assert outcome.means(["w"])["w"].tolist() == [2.0]
+    assert outcome.arrays["other"].tolist() == [1.0]
