@@ -76,7 +76,7 @@ def _commands(text: str) -> Iterator[list[str]]:
     """Yield the words of each line of a text that could be typed and begins with ``florilegium``."""
     for line in re.sub(r" *\\\n *", " ", text).splitlines():
         if re.match(r"(    |)florilegium [a-z](?!.*\[OPTIONS\])", line):  # commands.md also shows what is accepted
-            yield shlex.split(line, comments=True)[1:]
+            yield shlex.split(re.sub(r" > \S+$", "", line), comments=True)[1:]  # without where its output goes
 
 
 def _mentioned(text: str) -> Iterator[list[str]]:
