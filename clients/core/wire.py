@@ -170,8 +170,10 @@ def _split(layout: object, data: object, *, copy: bool) -> Arrays:
     if not isinstance(layout, str) or not isinstance(data, bytes | Spool):
         raise TypeError(f"arrays are a layout and bytes, not {type(layout).__name__} and {type(data).__name__}")
     arrays: Arrays = {}
-    own: bytearray | mmap = data.private() if isinstance(data, Spool) else bytearray(data)
-    buffer, start = own if copy else data, 0
+    buffer: bytes | bytearray | mmap = data
+    if copy:
+        buffer = data.private() if isinstance(data, Spool) else bytearray(data)
+    start = 0
     for name, kind, shape in json.loads(layout):
         fits = type(shape) is list and len(shape) <= _AXES
         if not fits or not all(type(length) is int and 0 <= length < _LONGEST for length in shape):
