@@ -31,6 +31,7 @@ from florilegium.apps.settings.configuration import Settings, defaults_of, parse
 from florilegium.clients.core.augmentation import Augmentation, augmentation_of
 from florilegium.clients.core.batch_orders import EACH_ROUND
 from florilegium.clients.core.network import network_for
+from florilegium.clients.core.settings import STORE
 from florilegium.clients.core.worker import tune_process
 from florilegium.clients.node.host import Host, Source
 from florilegium.common.declarations import declared
@@ -140,6 +141,8 @@ class Assembly:
         from florilegium.strategies.layers import attacked, bound, buffers, robust
 
         s, method, hyper = self.settings, self.method, self.hyper
+        if s.data_from == STORE and engine != "ray":
+            log.warning("data-from: no effect, read only on a cluster")
         if s.privacy.unit == "client":
             check_client_privacy(s, why_not(method, "protects clients", hyper))
         stated = declared(method.strategy_class(), Messages, hyper)

@@ -6,7 +6,6 @@ With one worker, Flower's Grid is a single node called by functions. It also ser
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
@@ -18,7 +17,6 @@ from flwr.app import Message
 from threadpoolctl import threadpool_limits
 
 from florilegium.apps.assembly.parts import Assembly, assemble, open_folder, outcome_noted
-from florilegium.clients.core.settings import STORE
 from florilegium.clients.core.wire import Query, pack
 from florilegium.clients.core.worker import return_memory
 from florilegium.clients.node.host import Host
@@ -27,8 +25,6 @@ from florilegium.common.settings import Value
 from florilegium.strategies.exchange.flower_inside import name_message
 from florilegium.strategies.exchange.local_grid import LocalGrid
 from florilegium.strategies.folder.run_folder import Watcher
-
-log = logging.getLogger("flwr")
 
 Cluster = Callable[[Assembly], AbstractContextManager[LocalGrid]]
 """Opens the grid of a run."""
@@ -100,8 +96,6 @@ def run_here(
         return_memory()
     with one_thread():
         assembly = assemble(config, one_thread=False, one_process=workers == 1 and cluster is None)
-        if assembly.settings.data_from == STORE and cluster is None:
-            log.warning("data-from: no effect, read only on a cluster")
         run = open_folder(path, config, assembly.settings.method, watcher)
         with outcome_noted(run), cluster(assembly) if cluster else _grid(assembly, workers, fork) as grid:
             strategy = assembly.strategy(run, engine="ray" if cluster else "process")

@@ -65,13 +65,10 @@ def request(model: nn.Module, *args: Any, private: PrivateSteps | None = None, *
 
 def _has_notes(form: StackedNetwork, trained: Sequence[int]) -> bool:
     """Return whether each trained parameter belongs to one dense layer."""
-    dense = [place for layer, own in zip(form.layers, form.places, strict=True) if _is_dense(layer) for place in own]
+    layers = zip(form.layers, form.places, strict=True)
+    dense = [place for layer, own in layers if isinstance(layer, nn.Linear) for place in own]
     used = [place for own in form.places for place in own]
     return all(place in dense and used.count(place) == 1 for place in trained)
-
-
-def _is_dense(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Linear)
 
 
 class _PrivateBatches:
