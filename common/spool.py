@@ -21,7 +21,7 @@ from florilegium.common.errors import FileError
 
 LARGE = 1 << 26
 """Bytes from which on arrays that belong together are worth a file."""
-_ALIGNED = 64
+ALIGNED = 64
 """Each array of a file begins at a multiple of this number of bytes."""
 
 
@@ -82,7 +82,7 @@ def zeros(shapes: Mapping[str, tuple[int, ...]], dtype: Any = np.float64) -> dic
     """
     kind, places, size = np.dtype(dtype), dict[str, int](), 0
     for name, shape in shapes.items():
-        places[name], size = size, size - (-math.prod(shape) * kind.itemsize // _ALIGNED) * _ALIGNED
+        places[name], size = size, size - (-math.prod(shape) * kind.itemsize // ALIGNED) * ALIGNED
     if size < LARGE:
         return {name: np.zeros(shape, kind) for name, shape in shapes.items()}
     file = _opened()

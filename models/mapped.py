@@ -19,14 +19,12 @@ from safetensors.numpy import save_file
 from torch import Tensor, nn
 
 from florilegium.common.files import make_once
-from florilegium.common.spool import LARGE, spooled
+from florilegium.common.spool import ALIGNED, LARGE, spooled
 from florilegium.models.frozen import hash_of
 from florilegium.models.parameters import Arrays, arrays_of, exchanged, frozen, whole
 
 SMALLEST = 1 << 20
 """Bytes of frozen parameters below which each process has its own."""
-_ALIGNED = 64
-"""Each tensor of a file begins at a multiple of this number of bytes."""
 
 
 def map_frozen(model: nn.Module, cache: Path) -> Arrays | None:
@@ -88,7 +86,7 @@ def copied(tensors: Sequence[Tensor], number: int = 1) -> list[list[Tensor]]:
 
 def _bytes(tensor: Tensor) -> tuple[Any, bytes]:
     """Return the bytes of a tensor, and what is missing to a place where any tensor may begin."""
-    return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy(), bytes(-tensor.nbytes % _ALIGNED)
+    return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy(), bytes(-tensor.nbytes % ALIGNED)
 
 
 def _tensors(memory: mmap, like: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -97,7 +95,7 @@ def _tensors(memory: mmap, like: Iterable[Tensor]) -> Iterator[Tensor]:
         count = one.numel()
         found = torch.frombuffer(memory, dtype=one.dtype, count=count, offset=start) if count else torch.empty(0)
         yield found.to(one.dtype).reshape(one.shape)
-        start += -(-one.nbytes // _ALIGNED) * _ALIGNED
+        start += -(-one.nbytes // ALIGNED) * ALIGNED
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
