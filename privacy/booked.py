@@ -25,16 +25,17 @@ Notes = list[tuple[Tensor, Tensor]]
 
 
 def supported(model: nn.Module) -> bool:
-    """Return whether each trained parameter belongs to one plain dense or convolutional layer, and nothing has buffers.
+    """Return whether each trained parameter belongs to one plain dense or convolutional layer.
 
-    Others, such as layers of attention, use the parameters of layers without calling them.
+    Others, such as layers of attention, use the parameters of layers without calling them. Buffers of whole numbers, as
+    positions are, are never changed; other buffers may be statistics, to which examples add up.
     """
     layers = _layers(model)
     trained = [id(parameter) for layer in layers for parameter in _trained(layer)]
     return (
         all(type(layer) is nn.Linear or (type(layer) is nn.Conv2d and _is_plain(layer)) for layer in layers)
         and len(set(trained)) == len(trained) > 0
-        and next(model.buffers(), None) is None
+        and not any(buffer.is_floating_point() for buffer in model.buffers())
     )
 
 
@@ -101,9 +102,14 @@ class Booked:
 
 
 def _gradients(layer: nn.Module, notes: Notes) -> ExampleGradients:
-    """Return the gradients of examples that follow from a layer's notes, at least one."""
+    """Return the gradients of examples that follow from a layer's notes, at least one.
+
+    They have the parameters' precision, also where the layer computed in bfloat16: norms and sums must agree, so that
+    no clipped gradient is longer than C.
+    """
     patches = _patches if isinstance(layer, nn.Conv2d) else _entries
-    received, returned = zip(*(patches(layer, x, g) for x, g in notes), strict=True)
+    kind = _trained(layer)[0].dtype
+    received, returned = zip(*(patches(layer, x.to(kind), g.to(kind)) for x, g in notes), strict=True)
     trained = {id(parameter) for parameter in _trained(layer)}
     return ExampleGradients(
         _joined(received), _joined(returned), id(layer.weight) in trained, id(layer.bias) in trained
@@ -172,8 +178,10 @@ class _Noting(torch.autograd.Function):
         ctx.notes.append((x, g))
         if not ctx.needs_input_grad[0]:
             return None, None, None, None, None
+        weight = weight.to(g.dtype)  # with autocast, outputs are in bfloat16
         if isinstance(layer, nn.Linear):
-            return g @ weight, None, None, None, None
+            return (g @ weight).to(x.dtype), None, None, None, None
         sizes = (list(layer.stride), list(layer.padding), list(layer.dilation), False, [0, 0], 1)
-        inputs = torch.ops.aten.convolution_backward(g, x, weight, None, *sizes, (True, False, False))[0]
-        return inputs, None, None, None, None
+        convolution = torch.ops.aten.convolution_backward
+        inputs = convolution(g, x.to(g.dtype), weight, None, *sizes, (True, False, False))[0]
+        return inputs.to(x.dtype), None, None, None, None

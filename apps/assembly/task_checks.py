@@ -89,13 +89,15 @@ def arithmetic_gap(settings: ClientSettings, task: Task, network: nn.Module, rea
         reason: why the method's loss is no mean of examples' losses that the shared training computes; "" if it is.
     """
     from florilegium.models.batch_norm import norms_of  # imports PyTorch
+    from florilegium.privacy.booked import supported
 
     parts = settings.micro_batch > 0
     if not parts and settings.precision == "float32":
         return ""
     named = "micro-batch" if parts else "precision"
-    if settings.privacy.unit == "example":
-        return f"{named}: not with privacy.unit = 'example', whose gradients of single examples Opacus computes"
+    if settings.privacy.unit == "example" and (parts or not supported(network)):
+        why = "which takes whole batches" if parts else f"whose gradients for '{settings.model}' Opacus computes"
+        return f"{named}: not with privacy.unit = 'example', {why}"
     if reason:
         return f"{named}: not with method '{settings.method}' ({reason})"
     if settings.vectorise != 1:

@@ -337,7 +337,7 @@ class _Descent:
         if protected is None:
             loss = self._backward(objective, rows)
         else:
-            loss = protected.backward(objective, rows)
+            loss = protected.backward(lambda rows: self._losses(objective, rows), rows)
             protected.protect()
         if self._hook is not None:
             self._hook(self._model, rows)
@@ -352,13 +352,17 @@ class _Descent:
         parts = rows.split(self._part) if self._part else [rows]
         losses = []
         for part in parts:
-            with torch.autocast(rows.device.type, torch.bfloat16) if self._half else nullcontext():
-                loss = objective(part)
+            loss = self._losses(objective, part)
             if len(parts) > 1:
                 loss = loss * (len(part) / len(rows))
             loss.backward()
             losses.append(loss)
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _losses(self, objective: Objective, rows: Tensor) -> Tensor:
+        """Return what the objective does, computed in the precision of the key."""
+        with torch.autocast(rows.device.type, torch.bfloat16) if self._half else nullcontext():
+            return objective(rows)
 
     def norm(self) -> float:
         """Return the norm of the last step's gradient; of no other, since this takes some per cent of a small step."""

@@ -77,6 +77,29 @@ def test_the_clipped_sum_is_that_of_single_examples(name: str, layout: str, froz
     assert all("forward" not in vars(module) for module in network.modules())
 
 
+@pytest.mark.parametrize("name", ["dense", "convolution", "positions"])
+def test_products_in_bfloat16_are_clipped_exactly(name: str) -> None:
+    """Norms and sums are of the rounded gradients, in single precision: no example has a longer part than C."""
+    network, x, scale = _network(name)
+    network, x, scale = network.float(), x.float(), scale.float()
+    longest, sums = 0.01, []
+    for half, rows in ((True, [[row] for row in range(COUNT)]), (True, [[*range(COUNT)]]), (False, [[*range(COUNT)]])):
+        sums.append([])
+        for chosen in rows:
+            private = PrivateGradients(network, 0.0, longest, 0.5, 2)
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                losses = (network(x[chosen]) * scale[chosen]).flatten(1).sum(dim=1)
+            private.backward(lambda rows, losses=losses: losses, torch.tensor(chosen))
+            private.protect()
+            sums[-1].append(torch.cat([p.grad.flatten() for p in network.parameters()]))
+            private.end()
+    alone, (together,), (exact,) = sums
+    torch.testing.assert_close([float(own.norm()) for own in alone], COUNT * [longest], rtol=2e-4, atol=0.0)
+    torch.testing.assert_close(torch.stack(alone).sum(dim=0), together, rtol=0.0, atol=1e-4 * longest)
+    torch.testing.assert_close(together, exact, rtol=0.0, atol=0.05 * longest)
+    assert not torch.equal(together, exact)
+
+
 def test_an_example_whose_gradient_is_not_finite_counts_as_zero() -> None:
     network, x, _ = _network("convolution")
     found = []
@@ -114,11 +137,18 @@ def test_a_parameter_that_is_used_without_its_layer_is_refused() -> None:
     [
         nn.LSTM(3, 3), nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(),
         nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), nn.Conv2d(2, 2, 3, padding="same"),
-        nn.Sequential(nn.Linear(2, 2), nn.InstanceNorm1d(2, track_running_stats=True)), nn.MultiheadAttention(2, 1),
+        nn.Sequential(nn.Linear(2, 2), nn.InstanceNorm1d(2, affine=False, track_running_stats=True)),
+        nn.MultiheadAttention(2, 1),
     ],
 )  # fmt: skip
 def test_other_networks_are_left_to_opacus(network: nn.Module) -> None:
     assert not supported(network)
+
+
+def test_positions_are_no_statistics() -> None:
+    network = nn.Sequential(nn.Linear(2, 2))
+    network.register_buffer("positions", torch.arange(3))
+    assert supported(network)
 
 
 def test_a_parameter_of_two_layers_is_left_to_opacus() -> None:
