@@ -59,6 +59,8 @@ def _differing(network: nn.Module, x: Tensor, *, ghost: bool) -> str:
     try:
         rows = torch.arange(len(x), device=x.device)
         private.backward(lambda _: (private.model(x) * weights).flatten(1).sum(dim=1), rows)
+    except RunError:
+        raise
     except Exception as error:  # Opacus raises many kinds of errors about layers that it does not know
         raise RunError(f"Opacus fails on it: {type(error).__name__}: {error}") from error
     else:

@@ -70,10 +70,6 @@ class Booked:
         for notes in self._notes.values():
             notes.clear()
 
-    def idle(self) -> set[nn.Parameter]:
-        """Return the trained parameters of layers without notes."""
-        return {parameter for layer, notes in self._notes.items() if not notes for parameter in _trained(layer)}
-
     def end(self) -> None:
         """Make the network an ordinary one again."""
         for layer in self._notes:

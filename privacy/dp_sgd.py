@@ -164,6 +164,7 @@ class PrivateGradients:
         self._expected, self._draws = steps.expected, Draws(steps)
         self._backward = False  # whether there was a backward pass since the last step
         self._booked: Booked | None = None
+        self._norms, self._sums = list[Tensor](), dict[nn.Parameter, Tensor]()  # of a batch, with ``_booked``
         self.model: Any = model
         if supported(model):
             self._booked, self._layouts = Booked(model, clip_norm), []
@@ -198,8 +199,9 @@ class PrivateGradients:
     def backward(self, objective: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         """Run the backward pass for a batch; return its mean loss, 0 if it is empty.
 
-        An example whose gradient is not finite counts as if its gradient were zero: if it spoilt the sum, the failure
-        would tell that it is there.
+        For networks of dense and convolutional layers alone, the clipped sums of several calls add up, so that a batch
+        may come in parts. An example whose gradient is not finite counts as if its gradient were zero: if it spoilt the
+        sum, the failure would tell that it is there.
 
         Args:
             objective: returns the losses (b,) of examples, given their rows (b,).
@@ -210,10 +212,8 @@ class PrivateGradients:
         losses = objective(rows)
         self._backward = True
         if self._booked is not None:
-            self._count = len(rows)
             losses.sum().backward()
-            if any(parameter.grad is not None for parameter in self._parameters):
-                raise RunError("a parameter of the network is used without its layer, and has no gradients of examples")
+            self._add(self._booked, len(rows))
             return losses.detach().mean()
         if not self._ghost:
             losses.mean().backward()
@@ -226,19 +226,27 @@ class PrivateGradients:
             self.backward(objective, rows[usable] if not usable.all() else rows[:0])
         return losses.detach().mean()
 
+    def _add(self, booked: Booked, count: int) -> None:
+        """Add the clipped gradients of ``count`` examples to the sums."""
+        if any(parameter.grad is not None for parameter in self._parameters):
+            raise RunError("a parameter of the network is used without its layer, and has no gradients of examples")
+        norms, clipped = booked.clipped(count)
+        booked.forget()
+        self._norms.append(norms)
+        for parameter, own in clipped:
+            self._sums[parameter] = self._sums[parameter] + own if parameter in self._sums else own
+
     def protect(self) -> None:
         """Store the clipped and noised mean gradient of the batch in ``.grad``; for an empty batch, only noise."""
-        if self._backward and self._booked is not None:
-            self._backward = False
-            for parameter, clipped in self._booked.clipped(self._count)[1]:
-                parameter.grad = clipped / self._expected
-            self._booked.forget()
-        elif self._backward:
-            self._backward = False
+        for parameter, clipped in self._sums.items():
+            parameter.grad = clipped / self._expected
+        self._norms, self._sums = [], {}
+        if self._backward and self._booked is None:
             self._optimizer.pre_step()
             if not self._finite():
                 self._drop_unusable()
                 self._optimizer.pre_step()
+        self._backward = False
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -261,13 +269,13 @@ class PrivateGradients:
     def idle(self) -> set[nn.Parameter]:
         """Return the trained parameters that had no part in the outputs; with ghost clipping, Opacus does not know."""
         if self._booked is not None:
-            return self._booked.idle()
+            return set(self._parameters) - set(self._sums)
         return set() if self._ghost else {p for p in self._parameters if p.grad_sample is None}  # type: ignore[attr-defined]
 
     def norms(self) -> Tensor | None:
         """Return the norms of the gradients of the batch's examples, (b,), before the step; None if all are known."""
         if self._booked is not None:
-            return self._booked.clipped(self._count)[0]
+            return torch.cat(self._norms)
         return self.model.per_sample_gradient_norms.detach() if self._ghost else None
 
     def forget(self) -> None:
@@ -275,7 +283,7 @@ class PrivateGradients:
         if self._booked is None:
             self._optimizer.zero_grad()
             return
-        self._booked.forget()
+        self._norms, self._sums = [], {}
         for parameter in self._parameters:
             parameter.grad = None
 

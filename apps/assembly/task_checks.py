@@ -74,8 +74,8 @@ def bucket_gap(settings: ClientSettings, spec: DatasetSpec) -> str:
         return f"'{spec.name}' has no texts that a tokenizer reads"
     if settings.batch_order != EACH_ROUND:
         return f"batch-order = '{settings.batch_order}' says what the batches are"
-    if settings.privacy.unit == "example":
-        return "private batches are Poisson samples, whatever the lengths"
+    if settings.privacy.unit == "example" and not settings.micro_batch:
+        return "private batches are Poisson samples; their parts can be of similar length, with micro-batch"
     return ""
 
 
@@ -95,9 +95,8 @@ def arithmetic_gap(settings: ClientSettings, task: Task, network: nn.Module, rea
     if not parts and settings.precision == "float32":
         return ""
     named = "micro-batch" if parts else "precision"
-    if settings.privacy.unit == "example" and (parts or not supported(network)):
-        why = "which takes whole batches" if parts else f"whose gradients for '{settings.model}' Opacus computes"
-        return f"{named}: not with privacy.unit = 'example', {why}"
+    if settings.privacy.unit == "example" and not supported(network):
+        return f"{named}: not with privacy.unit = 'example', whose gradients for '{settings.model}' Opacus computes"
     if reason:
         return f"{named}: not with method '{settings.method}' ({reason})"
     if settings.vectorise != 1:

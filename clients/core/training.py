@@ -115,11 +115,16 @@ def by_length(rows: Tensor, x: Tensor, size: int, generator: torch.Generator, le
         generator: draws the order of the batches.
         least: see :func:`in_batches`.
     """
-    lengths = (x >= 0).sum(dim=1)
+    lengths = _lengths(x)
     parts = rows.split(BUCKET * size)
     ordered = [part[lengths[part].argsort(stable=True)] for part in parts]
     found = [batch for part in ordered for batch in in_batches(part, size, least)]
     return [found[place] for place in torch.randperm(len(found), generator=generator).tolist()]
+
+
+def _lengths(x: Tensor) -> Tensor:
+    """Return the lengths of texts (n, length), whose tokens are negative behind the last."""
+    return (x >= 0).sum(dim=1)
 
 
 def in_batches(rows: Tensor, size: int, least: int = 1) -> list[Tensor]:
@@ -334,10 +339,8 @@ class _Descent:
         """Change the parameters by the gradients of a batch's loss; return the loss before."""
         for optimizer in self._optimizers:
             optimizer.zero_grad()
-        if protected is None:
-            loss = self._backward(objective, rows)
-        else:
-            loss = protected.backward(lambda rows: self._losses(objective, rows), rows)
+        loss = self._backward(objective, rows, protected)
+        if protected is not None:
             protected.protect()
         if self._hook is not None:
             self._hook(self._model, rows)
@@ -347,14 +350,17 @@ class _Descent:
             optimizer.step()
         return loss.detach()
 
-    def _backward(self, objective: Objective, rows: Tensor) -> Tensor:
+    def _backward(self, objective: Objective, rows: Tensor, protected: PrivateGradients | None) -> Tensor:
         """Add up the gradients of a batch's loss, the mean over its examples, in parts of ``micro-batch``."""
         parts = rows.split(self._part) if self._part else [rows]
         losses = []
         for part in parts:
+            share = len(part) / len(rows) if len(parts) > 1 else 1
+            if protected is not None:
+                losses.append(share * protected.backward(lambda rows: self._losses(objective, rows), part))
+                continue
             loss = self._losses(objective, part)
-            if len(parts) > 1:
-                loss = loss * (len(part) / len(rows))
+            loss = share * loss if len(parts) > 1 else loss
             loss.backward()
             losses.append(loss)
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
@@ -442,7 +448,12 @@ def _epoch(
         return
     for _ in range(-(-len(examples) // size)):
         protected.forget()
-        yield protected.batch()
+        rows = protected.batch()
+        if settings.bucket and not examples.x.is_floating_point():
+            rows = rows[
+                _lengths(examples.x[rows]).argsort(stable=True)
+            ]  # the parts of ``micro-batch`` need less padding
+        yield rows
 
 
 def _begin(model: nn.Module, fixed_norms: bool) -> None:

@@ -161,9 +161,8 @@ def test_a_parameter_of_two_layers_is_left_to_opacus() -> None:
 def test_rows_that_are_no_examples_are_refused() -> None:
     network = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 4))
     private = PrivateGradients(network, 0.0, 1.0, 0.5, 4)
-    private.backward(lambda rows: private.model(torch.ones(2, 3, 4)).view(2, -1).sum(dim=1), torch.arange(2))
     with pytest.raises(RunError, match="6 rows of 2 examples"):
-        private.protect()
+        private.backward(lambda rows: private.model(torch.ones(2, 3, 4)).view(2, -1).sum(dim=1), torch.arange(2))
     private.end()
 
 

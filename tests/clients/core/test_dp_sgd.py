@@ -91,6 +91,40 @@ def test_a_step_is_along_the_mean_of_clipped_gradients(frozen: bool, ghost: bool
     assert network[1][0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
+class _Texts(nn.Module):
+    """Reads texts of tokens, negative behind the last, and notes the shape of what it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen = nn.Linear(1, 10), list[list[int]]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append((x >= 0).sum(dim=1).tolist())
+        outputs: torch.Tensor = self.layer(x.clamp(min=0).float().mean(dim=1, keepdim=True))
+        return outputs
+
+
+def test_a_private_batch_in_parts_of_similar_length_is_the_same_step() -> None:
+    rng = np.random.default_rng(3)
+    lengths = torch.from_numpy(rng.integers(1, 9, 14))
+    x = torch.where(torch.arange(9) < lengths[:, None], torch.from_numpy(rng.integers(1, 9, (14, 9))), -1)
+    found, model = [], _Texts()
+    start = [parameter.detach().clone() for parameter in model.parameters()]
+    for chosen in ({}, {"micro_batch": 4}, {"micro_batch": 4, "bucket": True}):
+        model.seen.clear()
+        with torch.no_grad():
+            for parameter, before in zip(model.parameters(), start, strict=True):
+                parameter.copy_(before)
+        own = settings(local_epochs=1, batch_size=14, learning_rate=0.5, **chosen)
+        private = PrivateSteps(0.0, 0.5, 1.0, 14, ghost=False)
+        loss = train(model, Examples(x, torch.arange(14) % 10), own, torch.Generator(), task=TASK, private=private).loss
+        found.append([torch.tensor(loss), *(parameter.detach().clone() for parameter in model.parameters())])
+    assert [len(part) for part in model.seen] == [4, 4, 4, 2]
+    assert [length for part in model.seen for length in part] == sorted(lengths.tolist())
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+
+
 @pytest.mark.parametrize("ghost", [False, True])
 @pytest.mark.parametrize("taking_part", [0.0, 1.0])
 def test_the_noise_of_a_step(taking_part: float, ghost: bool) -> None:

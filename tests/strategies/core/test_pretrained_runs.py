@@ -101,7 +101,7 @@ def test_fixed_blocks_are_not_sent(run: Runs) -> None:
          "gradient-checkpointing is for transformers"),
         ({"micro-batch": 2, "method": "fediir"}, "micro-batch: not with method 'fediir'"),
         ({"micro-batch": 2, "vectorise": 2}, "micro-batch: not with vectorise = 2"),
-        ({"micro-batch": 2, "privacy.unit": "example", "privacy.epsilon": 8.0}, "micro-batch: not with privacy.unit"),
+        ({"bucket": True, "privacy.unit": "example", "privacy.epsilon": 8.0}, "bucket: .* Poisson .* with micro-batch"),
         ({"precision": "bf16", "privacy.unit": "example", "privacy.epsilon": 8.0, "dataset": "digits",
           "model": "cnn-bn", "adapter.kind": "none", "adapter.targets": ""},
          "precision: not with privacy.unit .* Opacus"),
