@@ -49,9 +49,13 @@ class Pool:
 
     def figure(self, group: str, name: str) -> Estimate | None:
         """Return the mean of a final figure over seeds with its standard error; None if no run has the figure."""
-        finals = [run.summary["final"].get(group, {}) for run in self.runs]
-        values = [float(final[name]) for final in finals if final.get(name) is not None]
+        values = [*self.by_seed(group, name).values()]
         return estimate(values) if values else None
+
+    def by_seed(self, group: str, name: str) -> dict[int, float]:
+        """Return a final figure of the runs that have it, by seed."""
+        finals = {run.seed: run.summary["final"].get(group, {}) for run in self.runs}
+        return {seed: float(final[name]) for seed, final in finals.items() if final.get(name) is not None}
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import tomli_w
 from matplotlib.ticker import MaxNLocator
 
 from florilegium.apps.engines.base import Means
@@ -17,6 +18,8 @@ from florilegium.apps.reports.pools import Pool, Section, sections
 from florilegium.apps.reports.run_records import load_run
 from florilegium.apps.reports.statistics import Estimate
 from florilegium.apps.reports.tables import PAIRS_MEANING, pairs_table, scale, shown
+from florilegium.apps.reports.verdicts import HEAD, verdict
+from florilegium.apps.reports.verdicts import MEANING as CLAIMED
 from florilegium.apps.reports.writing import Report, remove_report
 from florilegium.apps.runs.experiment import offered, recipe_name
 from florilegium.apps.settings.configuration import TARGET, complete, defaults
@@ -25,8 +28,10 @@ from florilegium.apps.sweeps.named_runs import NamedRun, carry_out
 from florilegium.apps.sweeps.sweep import Sweep, read_sweep, runs_of
 from florilegium.common.errors import ConfigurationError
 from florilegium.common.figures import ShownFigure
+from florilegium.common.files import write_text
 from florilegium.common.pages import Table, write_page, write_picture
 from florilegium.common.settings import Value, folder
+from florilegium.tasks.task import LOSS
 
 Place = tuple[str, Value | None]
 """A variant's label and a value of the swept key; None without one."""
@@ -126,13 +131,18 @@ def write_sweep(
         if sweep.clients != TARGET and (between := pairs(section, by_client, sweep.clients)):
             heading = f"{sweep.over} = {value}" if sweep.over else "paired differences"
             tables.append(pairs_table(between, heading + (unweighted if by_client != figure else "")))
+    judged = [*_claims(sweep, pools, next((label for label in labels if label not in sweep.variants), ""))]
+    tables += [Table("do published claims hold?", (sweep.over, *HEAD), judged)] if judged else []
     remarks = list(dict.fromkeys(note for section in sections_of for note in notes(section, [sweep.over])))
     picture = _draw(found, labels, values, sweep.over, f"mean {unit}{of}", scale(figure, known)[0])
     remove_report(target)
     write_picture(picture, target / "report.png")
     report = Report(tables, remarks)
+    if judged:
+        write_text(target / "claims.toml", tomli_w.dumps({"over": sweep.over, "verdicts": judged}))
     about = Section(tuple(pools.values())).title(without=sweep.over)
-    explained = [PAIRS_MEANING] if len(tables) > 1 else []
+    explained = [PAIRS_MEANING] if len(tables) > len(judged[:1]) + 1 else []
+    explained += [CLAIMED] if judged else []
     runs = "\n".join(f"- `{path.name}`" for path in paths)
     parts = (f"# {title}", f"{about}.", report.markdown(), *explained, f"![{title}](report.png)", "Runs:", runs)
     write_page(target / "report.md", *parts)
@@ -142,6 +152,23 @@ def write_sweep(
         found_runs = [run for pool in pools.values() for run in pool.runs]
         write_html(sections(found_runs), [], target / FILE, title, [Lead(main, picture)])
     return report
+
+
+def _claims(sweep: Sweep, pools: Mapping[Place, Pool], plain: str) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each value of the key and each claim: the value, and as in :data:`HEAD`.
+
+    Args:
+        sweep: the sweep.
+        pools: its runs.
+        plain: the label of the variant "".
+    """
+    for value in dict.fromkeys(value for _, value in pools):
+        for claim in sweep.claims:
+            better, worse = (pools[side or plain, value] for side in (claim.better, claim.worse))
+            name = better.main.shown(better.runs[0].summary["final"][sweep.clients])
+            lower = name == LOSS or not better.main.higher
+            found = verdict(better.by_seed(sweep.clients, name), worse.by_seed(sweep.clients, name), lower=lower)
+            yield "" if value is None else str(value), claim.paper, better.label, worse.label, *found
 
 
 def _pools(wanted: Sequence[NamedRun], paths: Sequence[Path]) -> dict[Place, Pool]:

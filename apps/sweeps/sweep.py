@@ -7,6 +7,7 @@
     seeds = [1, 2, 3]                       # default: the recipe's seed
     clients = "unseen"                      # group to report, default "seen"; "target": figures after a transfer
     figure = "validation_accuracy"          # figure to report; default: the task's main one, or "loss"
+    claims = [{ paper = "Li et al. 2020", better = "", worse = "fedavg" }]      # orders of variants that papers state
 
 Runs are named after their settings, so that an interrupted sweep continues where it stopped.
 """
@@ -32,6 +33,16 @@ from florilegium.partitions.loading import task_of
 from florilegium.tasks.task import LOSS
 
 
+class Order(BaseModel):
+    """A paper's claim that one variant of a sweep has a better figure than another."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    paper: str = Field(min_length=1)
+    better: str
+    worse: str
+
+
 class Sweep(BaseModel):
     """A table ``[sweeps.<name>]`` of a recipe."""
 
@@ -43,9 +54,15 @@ class Sweep(BaseModel):
     seeds: list[int] = []
     clients: Literal["seen", "unlabeled", "unseen", "target"] = "seen"
     figure: str = ""
+    claims: list[Order] = []
 
     @model_validator(mode="after")
     def _is_whole(self) -> Sweep:
+        sides = [side for claim in self.claims for side in (claim.better, claim.worse)]
+        if other := [side for side in sides if side not in self.variants]:
+            raise ValueError(f"claims: '{other[0]}' is none of variants")
+        if self.claims and self.figure:
+            raise ValueError("claims are of the main figure; leave out figure")
         if bool(self.over) != bool(self.values):
             raise ValueError("over and values go together")
         if self.over in ("seed", "resume", "run-name"):

@@ -8,13 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from florilegium.apps.reports.statistics import estimate
-
-MEANING = (
-    "Claims are orders that a paper states, not its numbers. *Difference*: mean over seeds of the first accuracy minus "
-    "the second, ± half its 95 % interval (Student's t, paired by seed). *Holds*: the interval is above 0; *does not "
-    "hold*: below; *not distinguishable*: 0 is in it."
-)
+from florilegium.apps.reports.verdicts import verdict
 
 
 @dataclass(frozen=True)
@@ -62,17 +56,13 @@ CLAIMS: tuple[Claim, ...] = (
 """Claims of papers, each tested by every board that has both cells."""
 
 
-HEAD = ("claimed by", "more accuracy", "less accuracy", "difference", "verdict")
-"""Columns of verdicts; the first three name a claim."""
-
-
 def named(claim: Claim) -> list[str]:
     """Return a claim in words: its paper, and the two cells."""
     return [claim.paper, str(claim.better), str(claim.worse)]
 
 
 def verdicts(values: Callable[[Point], Mapping[int, float] | None]) -> list[list[str]]:
-    """Return a row, as in ``HEAD``, for each claim that a board can test.
+    """Return a row, as in :data:`florilegium.apps.reports.verdicts.HEAD`, for each claim that a board can test.
 
     Args:
         values: returns the figure of each completed run of a cell, by seed; None if the board has no such cell.
@@ -82,17 +72,5 @@ def verdicts(values: Callable[[Point], Mapping[int, float] | None]) -> list[list
         better, worse = values(claim.better), values(claim.worse)
         if better is None or worse is None:
             continue
-        gains = [better[seed] - worse[seed] for seed in sorted(better.keys() & worse.keys())]
-        rows.append([*named(claim), *_verdict(gains)])
+        rows.append([*named(claim), *verdict(better, worse)])
     return rows
-
-
-def _verdict(gains: Sequence[float]) -> tuple[str, str]:
-    """Return the difference, and whether it is above 0 beyond doubt."""
-    if not gains:
-        return "–", "no run completed"
-    found = estimate(gains)
-    if len(gains) == 1:
-        return f"{found.mean:+.3f}", "no interval"
-    word = "holds" if found.mean > found.margin else "does not hold" if found.mean < -found.margin else ""
-    return f"{found.mean:+.3f} ± {found.margin:.3f}", word or "not distinguishable"

@@ -18,6 +18,8 @@ import tomli_w
 from florilegium.apps.engines.base import Means
 from florilegium.apps.methods.layers import why_not
 from florilegium.apps.methods.registry import METHODS
+from florilegium.apps.reports.verdicts import HEAD as CLAIM_HEAD
+from florilegium.apps.reports.verdicts import MEANING as CLAIMED
 from florilegium.apps.reports.writing import Report
 from florilegium.apps.runs.experiment import read_layers, recipe_name, resolve
 from florilegium.apps.settings.configuration import Settings, complete, parse
@@ -31,8 +33,6 @@ from florilegium.common.layout import page_html, table_html
 from florilegium.common.pages import Table, write_page
 from florilegium.common.settings import Section, Value
 from florilegium.research.board.carry_out import TABLE
-from florilegium.research.board.claims import HEAD as CLAIM_HEAD
-from florilegium.research.board.claims import MEANING as CLAIMED
 from florilegium.research.board.claims import Point, verdicts
 from florilegium.research.board.made import made, options_of
 from florilegium.strategies.folder.results import read_summary

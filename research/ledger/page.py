@@ -8,17 +8,20 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from florilegium.apps.reports.verdicts import HEAD as CLAIM_HEAD
+from florilegium.apps.reports.verdicts import MEANING as CLAIMED
+from florilegium.apps.runs.experiment import read_layers
+from florilegium.apps.runs.recipes import recipe_names
+from florilegium.apps.sweeps.sweep import read_sweep
 from florilegium.common.pages import page_of, table_of, write_page, write_picture
 from florilegium.research.board.claims import CLAIMS, named
-from florilegium.research.board.claims import HEAD as CLAIM_HEAD
-from florilegium.research.board.claims import MEANING as CLAIMED
 from florilegium.research.ledger.records import Cell, Paper, Runs, Table
 from florilegium.research.ledger.verdicts import VERDICTS, counts, difference, orders, verdict
 
 HEAD = ("paper", "numbers", "with ours", *VERDICTS)
 ORDER = ("paper", "table", "column", "methods", "seeds", "Kendall τ", "p", "Spearman ρ")
 CLAIMS_OF = Path(__file__).parent / "claims"
-"""Folder of verdicts on claims, `<recipe>-claims.toml`, as boards of attacks and defences have written them."""
+"""Folder of verdicts on claims: `<recipe>-claims.toml` of boards of attacks, `<recipe>.<sweep>.toml` of sweeps."""
 MEANING = """\
 - *published*: as the paper prints it. What its ± means stands under each paper's heading.
 - *ours*: mean over the seeds ± standard error of that mean; without ± for one seed, or where only the mean is recorded.
@@ -79,6 +82,9 @@ def page(papers: Sequence[Paper]) -> str:
         "## Do claimed orders of defences hold?",
         f"{CLAIMED} *Board*: the recipe of `florilegium board`, whose `<recipe>-claims.toml` has these rows.",
         table_of(("board", *CLAIM_HEAD), _claims()),
+        "## Do claimed orders of methods hold?",
+        "As above. *Sweep*: recipe and name of `florilegium sweep`, whose `claims.toml` has these rows.",
+        table_of(("sweep", *CLAIM_HEAD), _of_sweeps()),
     ]  # fmt: skip
     return page_of(*parts, *map(_paper, papers))
 
@@ -108,6 +114,27 @@ def _claims() -> list[list[str]]:
             if row[: len(own)] == own
         ]
         rows += found or [["–", *own, "–", "not run"]]
+    return rows
+
+
+def _of_sweeps() -> list[list[str]]:
+    """Return a row for each claim that a sweep of the suite's recipes states, and each value that it has tested."""
+    rows = []
+    for recipe in recipe_names():
+        for name, table in read_layers(recipe).sweeps.items():
+            if not table.get("claims"):
+                continue
+            file = CLAIMS_OF / f"{recipe}.{name}.toml"
+            sweep = read_sweep(recipe, name)
+            found = tomllib.loads(file.read_text("utf-8")) if file.exists() else {"verdicts": []}
+            rows += [
+                [f"`{recipe} {name}`{f', {sweep.over} = {value}' if value else ''}", *row]
+                for value, *row in found["verdicts"]
+            ]
+            if not file.exists():
+                rows += [
+                    [f"`{recipe} {name}`", one.paper, one.better, one.worse, "–", "not run"] for one in sweep.claims
+                ]
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -38,6 +39,15 @@ values = [0.01, 0.05]
 [sweeps.methods]
 variants = ["", "prox"]
 seeds = [1, 2]
+[sweeps.claimed]
+variants = ["", "prox"]
+over = "learning-rate"
+values = [0.01, 0.05]
+seeds = [1, 2]
+claims = [{ paper = "Li et al. 2020", better = "prox", worse = "" }, { paper = "nobody", better = "", worse = "prox" }]
+[sweeps.unclear]
+variants = ["prox"]
+claims = [{ paper = "Li et al. 2020", better = "prox", worse = "" }]
 [sweeps.held]
 figure = "validation_accuracy"
 [sweeps.weighted]
@@ -128,6 +138,27 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
             assert lines[2] == f"| accuracy (%) | {' | '.join(shown)} |"
         assert (tmp_path / name / "report.png").stat().st_size > 1000
         assert table in (tmp_path / name / "report.md").read_text()
+
+
+def test_claimed_orders_are_judged_by_paired_seeds(recipe: str, tmp_path: Path) -> None:
+    wanted = runs_of(recipe, "claimed", _overrides(tmp_path))
+    paths = run_all(wanted, tmp_path, _run).all()
+    *_, judged = write_sweep("small", read_sweep(recipe, "claimed"), wanted, paths, tmp_path / "claimed").tables
+    accuracy = {one.name: read_metrics(path)[-1]["seen"]["accuracy"] for one, path in zip(wanted, paths, strict=True)}
+    for value, (first, second) in (("0.01", judged.rows[:2]), ("0.05", judged.rows[2:])):
+        plain, prox = (
+            np.array([accuracy[f"small-{variant}learning-rate-{value}-seed{seed}"] for seed in (1, 2)])
+            for variant in ("", "prox-")
+        )
+        gain = prox - plain
+        half = 12.706 * abs(gain[0] - gain[1]) / 2  # t(1) at 97.5 %, s/√2
+        word = "holds" if gain.mean() > half else "does not hold" if gain.mean() < -half else "not distinguishable"
+        assert first[:4] == (value, "Li et al. 2020", "prox", "fedavg")
+        assert first[4:] == (f"{gain.mean():+.3f} ± {half:.3f}", word)
+        assert float(second[4].split()[0]) == pytest.approx(-gain.mean(), abs=6e-4)
+    told = tomllib.loads((tmp_path / "claimed" / "claims.toml").read_text())
+    assert told == {"over": "learning-rate", "verdicts": [list(row) for row in judged.rows]}
+    assert "do published claims hold?" in (tmp_path / "claimed" / "report.md").read_text()
 
 
 def test_a_sweep_may_show_the_mean_weighted_by_test_examples(recipe: str, tmp_path: Path) -> None:
@@ -231,10 +262,11 @@ def test_sweeps_share_runs_and_a_seed_replaces_theirs(recipe: str, tmp_path: Pat
 
 def test_mistakes(recipe: str, tmp_path: Path) -> None:
     for name, said in (
-        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, held, weighted, losses, "),
+        ("rate", r"has no sweep 'rate'; did you mean 'rates'\? Known: rates, methods, claimed, unclear, "),
         ("halved", "sweep 'halved': halved: Value error, over and values go together"),
         ("misspelt", "sweep 'misspelt': varaints"),
         ("seeds", "a sweep cannot go over 'seed'"),
+        ("unclear", "claims: '' is none of variants"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             read_sweep(recipe, name)

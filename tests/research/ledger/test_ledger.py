@@ -360,6 +360,18 @@ def test_the_command_writes_page_and_picture(tmp_path: Path, ledger: list[Paper]
     )
 
 
+def test_claims_of_methods_have_the_verdicts_that_sweeps_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ["100", "Wang et al. 2024", "flora", "fedit", "+0.005 ± 0.049", "not distinguishable"]
+    record = tomli_w.dumps({"over": "alpha", "verdicts": [row]})
+    (tmp_path / "adapters-banking77-short.methods.toml").write_text(record)
+    monkeypatch.setattr("florilegium.research.ledger.page.CLAIMS_OF", tmp_path)
+    lines = page([]).split("## Do claimed orders of methods hold?")[1].splitlines()
+    assert f"| `adapters-banking77-short methods`, alpha = 100 | {' | '.join(row[1:])} |" in lines
+    assert "| `adapters-banking77-short ranks` | Cho et al. 2024 | hetlora-mix | rank2 | – | not run |" in lines
+
+
 def test_claims_of_defences_have_the_verdicts_that_boards_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,7 +379,7 @@ def test_claims_of_defences_have_the_verdicts_that_boards_recorded(
     row = ["20% attackers", *named(first), "+0.100 ± 0.050", "holds"]
     (tmp_path / "under-attack-claims.toml").write_text(tomli_w.dumps({"seeds": [1, 2, 3], "verdicts": [row]}))
     monkeypatch.setattr("florilegium.research.ledger.page.CLAIMS_OF", tmp_path)
-    lines = page([]).split("## Do claimed orders of defences hold?")[1].splitlines()
+    lines = page([]).split("## Do claimed orders of defences hold?")[1].split("\n## ")[0].splitlines()
     told = [line for line in lines if line.endswith(("| holds |", "| not run |"))]
     cells = ["`under-attack`, 20% attackers", *named(first), "+0.100 ± 0.050", "holds"]
     assert told[0] == f"| {' | '.join(cells)} |"
