@@ -42,6 +42,7 @@ from benchmarks import statistics as of_tables
 from benchmarks import trees as of_trees
 from benchmarks import vectorised as at_once
 from benchmarks.peers import measuring as peers
+from benchmarks.peers import packages
 from benchmarks.speed_table import Row, Table
 from benchmarks.task import COHORT, KEYS
 
@@ -448,10 +449,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=peers.ROUNDS, help=f"rounds of its runs, after {peers.WARM}")
     parser.add_argument("--check", action="store_true", help="print its lines, but do not write them")
     parser.add_argument("--methods", nargs="+", default=[], help=f"those of sections board and {PEERS}; default: all")
+    scripts = sorted({peer.module for peer in packages.PEERS})
+    help_of_peers = f"scripts of section {PEERS} to run; rows of others are kept; default: all"
+    parser.add_argument("--peers", nargs="+", default=[], choices=scripts, help=help_of_peers)
     arguments = parser.parse_args()
     if unknown := {*arguments.sections} - {*every}:
         parser.error(f"unknown sections: {', '.join(unknown)}")
-    if unknown := {*arguments.methods} - {*peers.METHODS, *every_method.methods()}:
+    if unknown := {*arguments.methods} - {*packages.METHODS, *every_method.methods()}:
         parser.error(f"unknown methods: {', '.join(unknown)}")
     table = Table(TARGET, SECTIONS)
     sections = {**SECTIONS, "board": lambda workers: board(workers, arguments.methods)}
@@ -460,11 +464,12 @@ def main() -> None:
         if name in SECTIONS:
             table.measure(name, sections[name](arguments.workers), arguments.workers, whole=not arguments.methods)
             continue
-        rows = peers.rows(arguments.workers, arguments.passes, arguments.rounds, arguments.methods or [*peers.METHODS])
+        methods = arguments.methods or [*packages.METHODS]
+        rows = peers.rows(arguments.workers, arguments.passes, arguments.rounds, methods, arguments.peers)
         lines = peers.lines(rows, arguments.workers)
         print("\n".join(lines), flush=True)
         if not arguments.check:
-            peers.write(lines)
+            peers.write(lines, whole=not arguments.peers)
             table.write()
     if not arguments.check:
         print(f"written to {TARGET}")

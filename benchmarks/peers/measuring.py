@@ -1,8 +1,8 @@
 """Section ``peers``: the common task in other packages and in ours, in turn, each in processes of its own.
 
-A package's environment has the versions that :data:`PEERS` pins and this environment's version of PyTorch. It is made
-by ``uv`` in a temporary folder; this environment's packages are not seen there. The script of each package prints a
-time stamp after every round.
+A package's environment has the versions that :data:`packages.PEERS` pins and this environment's version of PyTorch.
+It is made by ``uv`` in a temporary folder; this environment's packages are not seen there. A package that is on no
+index is a checkout in this folder. The script of each package prints a time stamp after every round.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from statistics import median
 import psutil
 
 from benchmarks.memory import Memory
+from benchmarks.peers.packages import METHODS, PEERS, Peer
 from benchmarks.speed_table import PEERS as PEERS_TABLE
 from benchmarks.speed_table import machine
 from benchmarks.task import BATCH, COHORT, EPOCHS, IMAGES
@@ -32,54 +33,11 @@ from florilegium.common.files import write_text
 from tests.environments import interpreters
 
 ROOT = Path(__file__).resolve().parents[2]
-METHODS = {"fedavg": "FedAvg", "fedprox": "FedProx", "scaffold": "SCAFFOLD", "ditto": "Ditto"}
 PASSES, ROUNDS, WARM = 2, 6, 2
 """Passes, rounds measured in each, and rounds before these, in which networks are built and caches filled."""
 LONGEST = 300.0
 """Seconds after which a run is given up."""
 HEAD = ("method", "what", "s a round", "CPU-s a round", "s to the first round's end", "GB", "notes", "measured on")
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A package, or a loop by hand.
-
-    Attributes:
-        name: shown in the table; ``{}`` stands for the number of workers.
-        module: the script in this folder.
-        methods: those that the package has.
-        packages: what its environment has beside PyTorch; none: it runs in this environment.
-        python: the environment's version of Python, such as "3.13"; "": this one's.
-        launcher: words before ``-m``; ``{}`` stands for the number of workers.
-    """
-
-    name: str
-    module: str
-    methods: Sequence[str]
-    packages: Sequence[str] = ()
-    python: str = ""
-    launcher: Sequence[str] = ()
-
-    @property
-    def notes(self) -> str:
-        """What its environment has, in words."""
-        return ", ".join([*self.packages, *([f"Python {self.python}"] if self.python else [])])
-
-
-PEERS = (
-    Peer("Florilegium, {} workers", "own", tuple(METHODS)),
-    Peer("plain PyTorch loop, {} processes", "loop", tuple(METHODS)),
-    Peer(
-        "pfl-research, {} processes (`torchrun`)", "pfl_research", ("fedavg", "fedprox", "scaffold"),
-        ("pfl[pytorch]==0.6.0",),
-        launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{}"),
-    ),
-    Peer("stock Flower, {} workers", "flower", ("fedavg", "fedprox"), ("flwr[simulation]==1.42.0",)),
-    Peer(
-        "BlazeFL, {} processes", "blazefl", ("fedavg",), ("blazefl[contrib,reproducibility]==3.0.0a1",), python="3.13"
-    ),
-    Peer("fluke, one process", "fluke", tuple(METHODS), ("fluke-fl==0.8.1",)),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -157,10 +115,16 @@ def stamps(lines: Iterable[str]) -> Iterator[tuple[int, float, int]]:
 
 
 def make_environment(folder: Path, peer: Peer) -> str:
-    """Make the environment of a package and return "", or in words why it cannot be had."""
+    """Make the environment of a package in a new folder and return "", or in words why it cannot be had."""
+    source = folder / "checkout"
+    if peer.checkout:
+        try:
+            peer.checkout.write(source)
+        except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+            return f"no checkout: {str(error)[:200]}"
     python, torch = folder / "bin" / "python", importlib.metadata.version("torch").partition("+")[0]
     for words in (
-        ["venv", "--quiet", "--no-project", "--python", peer.python or sys.executable, str(folder)],
+        ["venv", "--quiet", "--no-project", "--allow-existing", "--python", peer.python or sys.executable, str(folder)],
         ["pip", "install", "--quiet", "--python", str(python), *peer.packages, f"torch=={torch}"],
     ):
         done = subprocess.run(
@@ -169,6 +133,8 @@ def make_environment(folder: Path, peer: Peer) -> str:
         )  # fmt: skip
         if done.returncode:
             return f"no environment: {' '.join(done.stderr.split())[:200]}"
+    if peer.checkout:
+        peer.checkout.make_importable(source, folder)
     return ""
 
 
@@ -239,39 +205,45 @@ def command(peer: Peer, python: str, method: str, rounds: int, workers: int) -> 
 
 
 def rows(
-    workers: int, passes: int = PASSES, rounds: int = ROUNDS, methods: Sequence[str] = tuple(METHODS)
+    workers: int,
+    passes: int = PASSES,
+    rounds: int = ROUNDS,
+    methods: Sequence[str] = tuple(METHODS),
+    modules: Sequence[str] = (),
 ) -> list[PeerRow]:
-    """Measure all packages in turn, several times; a package that fails has a row with the reason.
+    """Measure packages in turn, several times; a package that fails has a row with the reason.
 
     Args:
         workers: worker processes of each package that has some.
         passes: how often every package runs with every method.
         rounds: rounds measured in each run, after :data:`WARM` others.
-        methods: keys of :data:`METHODS`.
+        methods: keys of :data:`packages.METHODS`.
+        modules: scripts of the packages; none: all.
     """
+    peers = [peer for peer in PEERS if peer.module in modules or not modules]
     with tempfile.TemporaryDirectory(prefix="peers-") as name:
         folder = Path(name)
         pythons, missing = dict[str, str](), dict[str, str]()
-        for peer in PEERS:
+        for peer in {peer.module: peer for peer in peers}.values():
             made = folder / peer.module
             pythons[peer.module] = str(made / "bin" / "python") if peer.packages else sys.executable
             missing[peer.module] = make_environment(made, peer) if peer.packages else ""
-        cases = [(method, peer) for method in methods for peer in PEERS if method in peer.methods]
+        cases = [(method, peer) for method in methods for peer in peers if method in peer.methods]
         found = [Found([], missing[peer.module]) for _, peer in cases]
         for number in range(passes):
             for (method, peer), runs in zip(cases, found, strict=True):
                 if runs.failure:
                     continue
                 with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as own:
-                    words = command(peer, pythons[peer.module], method, WARM + rounds, workers)
+                    words = command(peer, pythons[peer.module], method, WARM + rounds, peer.workers or workers)
                     try:
                         runs.courses.append(follow(words, WARM + rounds, Path(own)))
-                        print(f"pass {number + 1}: {method}, {peer.module}: {runs.courses[-1]}", flush=True)
                     except RuntimeError as error:
                         runs.failure = str(error)
-                        print(f"pass {number + 1}: {method}, {peer.module}: {error}", flush=True)
+                what = f"pass {number + 1}: {method}, {peer.name.format(workers)}"
+                print(f"{what}: {runs.failure or runs.courses[-1]}", flush=True)
     return [
-        PeerRow(method, peer.name.format(workers), runs.courses, peer.notes, runs.failure)
+        PeerRow(method, peer.name.format(workers), runs.courses, peer.notes(method), runs.failure)
         for (method, peer), runs in zip(cases, found, strict=True)
     ]
 
@@ -282,12 +254,19 @@ def lines(rows: Iterable[PeerRow], workers: int) -> list[str]:
     return [f"| {' | '.join((*row.cells(), when))} |" for row in rows]
 
 
-def write(measured: Sequence[str], target: Path = PEERS_TABLE) -> None:
-    """Write the table with these lines; those of other methods are kept."""
+def write(measured: Sequence[str], target: Path = PEERS_TABLE, *, whole: bool = True) -> None:
+    """Write the table with these lines; those of other methods are kept.
+
+    Args:
+        measured: lines of :func:`lines`.
+        target: the file.
+        whole: whether these are all packages, so that other lines of the same methods are deleted.
+    """
     before = target.read_text(encoding="utf-8").splitlines()[2:] if target.exists() else []
-    methods = {line.split(" | ")[0] for line in measured}
-    kept = [line for line in before if line and line.split(" | ")[0] not in methods]
+    replaced = {line.split(" | ")[0] for line in measured} if whole else set[str]()
+    kept = [line for line in before if line and line.split(" | ")[0] not in replaced]
+    table = {tuple(line.split(" | ")[:2]): line for line in (*kept, *measured)}
     order = [f"| {name}" for name in METHODS.values()]
-    table = sorted([*kept, *measured], key=lambda line: order.index(line.split(" | ")[0]))
+    ordered = sorted(table.values(), key=lambda line: order.index(line.split(" | ")[0]))
     head = [f"| {' | '.join(HEAD)} |", f"|{len(HEAD) * '---|'}"]
-    write_text(target, "\n".join([*head, *table]) + "\n\n")
+    write_text(target, "\n".join([*head, *ordered]) + "\n\n")
