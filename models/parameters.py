@@ -11,13 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from florilegium.common.blocks import blocks, squares
 from florilegium.models.frozen import Frozen
 
 Arrays = dict[str, NDArray[Any]]
 """Arrays by name, in the order of the network's ``state_dict``."""
-
-BLOCK = 1 << 16
-"""Number of array entries that are handled at a time, so that intermediate results stay in the processor's cache."""
 
 
 def whole(model: nn.Module) -> dict[str, Tensor]:
@@ -182,7 +180,7 @@ def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 def norm(arrays: Mapping[str, NDArray[Any]]) -> float:
     """Return the Euclidean norm over all entries of all arrays, in double precision."""
-    return math.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays.values()))
+    return math.sqrt(sum(map(squares, arrays.values())))
 
 
 def divide(total: NDArray[Any], weight: float) -> NDArray[Any]:
@@ -200,10 +198,8 @@ def moved(start: NDArray[Any], step: NDArray[Any], rate: float | None = None) ->
         rate: None: 1.
     """
     new = np.empty(start.shape, start.dtype)
-    to, old, change = new.reshape(-1), start.reshape(-1), step.reshape(-1)
-    for begin in range(0, len(to), BLOCK):
-        block = slice(begin, begin + BLOCK)
-        to[block] = old[block] + (change[block] if rate is None else rate * change[block])
+    for to, old, change in blocks(new, start, step):
+        to[:] = old + (change if rate is None else rate * change)
     return new
 
 
@@ -216,10 +212,8 @@ def distance(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[An
     """
     total = 0.0
     for name, array in arrays.items():
-        one, other = array.reshape(-1), others[name].reshape(-1)
-        for start in range(0, len(one), BLOCK):
-            block = slice(start, start + BLOCK)
-            difference = one[block].astype(np.float64)
-            difference -= other[block]
+        for one, other in blocks(array, others[name]):
+            difference = one.astype(np.float64)
+            difference -= other
             total += float(np.square(difference, out=difference).sum())
     return math.sqrt(total)

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.core.wire import BESIDE, LARGEST, bounded
+from florilegium.common.blocks import blocks
 from florilegium.common.errors import RunError
 from florilegium.common.spool import zeros
-from florilegium.models.parameters import BLOCK, Arrays, distance, shapes_of
+from florilegium.models.parameters import Arrays, distance, shapes_of
 
 UPDATES = ("delta", "deltas")
 """Reductions of changes of what was sent, which can be clipped."""
@@ -115,13 +116,12 @@ class Reduction:
 
 def _add_change(total: NDArray[np.float64], array: NDArray[Any], sent: NDArray[Any] | None, weight: float) -> None:
     """Add weight·(array − sent) to ``total`` in double precision, a block at a time; None for ``sent``: zeros."""
-    sums, new, old = total.reshape(-1), array.reshape(-1), None if sent is None else sent.reshape(-1)
-    for start in range(0, len(sums), BLOCK):
-        block = slice(start, start + BLOCK)
-        if old is None:
-            sums[block] += weight * new[block]
-            continue
-        change = new[block].astype(np.float64)  # np.subtract converts at the same time, but much more slowly
-        change -= old[block]
+    if sent is None:
+        for sums, new in blocks(total, array):
+            sums += weight * new
+        return
+    for sums, new, old in blocks(total, array, sent):
+        change = new.astype(np.float64)  # np.subtract converts at the same time, but much more slowly
+        change -= old
         change *= weight
-        sums[block] += change
+        sums += change

@@ -20,9 +20,10 @@ from florilegium.clients.core.compression.scheme import COMPRESSED, Reader, Sche
 from florilegium.clients.core.reports import ALWAYS, HOSTS, Reports, check_reports
 from florilegium.clients.core.wire import BESIDE, LARGEST, Reply, bounded
 from florilegium.clients.layers.noise import WITHIN
+from florilegium.common.blocks import BLOCK
 from florilegium.common.foreign import printable
 from florilegium.common.spool import zeros
-from florilegium.models.parameters import BLOCK, Arrays
+from florilegium.models.parameters import Arrays
 from florilegium.privacy.clipping import clip_together
 
 ROUNDING = 1e-5

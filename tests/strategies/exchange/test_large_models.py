@@ -12,10 +12,12 @@ from flwr.app import Message
 
 from florilegium.clients.core import wire
 from florilegium.clients.core.reduce import Reduction
+from florilegium.clients.core.secure_layout import Layout, Scale
 from florilegium.clients.core.wire import Reply, Request, Work, flat, unpack
 from florilegium.common import spool
 from florilegium.common.files import check_tensors, write_tensors
-from florilegium.models.parameters import Arrays, moved
+from florilegium.models.parameters import Arrays, moved, norm
+from florilegium.privacy.secure_sum.masks import Vector
 from florilegium.strategies.exchange.exchange import Outcome, collect
 from florilegium.strategies.exchange.expected import Expected
 from florilegium.strategies.exchange.flower_inside import identify
@@ -89,6 +91,43 @@ def test_a_node_adds_up_its_clients_without_memory_for_them(large: bool) -> None
         sent = model[name].astype(float)
         total = 3.0 * (trained[0][name] - sent) + 5.0 * (trained[1][name] - sent)
         assert array.tobytes() == total.astype(np.float32).tobytes()
+
+
+def test_secure_sums_need_no_memory_for_vectors(large: bool) -> None:
+    """A client's update, its integers and masks, and on the server the sum of them and its mean."""
+    model, mask, numbers = _model(), [(bytes(32), 1)], {"loss": 1.0}
+    scale = Scale(3, sum(WEIGHTS), uniform=False, norm=1e4, range=1.0, coarse=True)
+    trained = [_model(seed) for seed in (1, 2, 3)]
+    layout = Layout.of(model, numbers)
+
+    def client(index: int) -> Any:
+        own = Reduction("delta", model)
+        own.add(trained[index], WEIGHTS[index])
+        vector = scale.encode(layout, dict(own.sums()), WEIGHTS[index], WEIGHTS[index], numbers, WEIGHTS[index])
+        vector.add_masks(mask)
+        return Reply([str(index)], {"wide": vector.wide, "narrow": vector.narrow}, {}, {}).pack()
+
+    replies, peaks = zip(*(_peak(lambda n=n: client(n)) for n in range(3)), strict=True)
+    assert max(peaks) < 0.2 if large else min(peaks) > 3
+
+    def server() -> Arrays:
+        total = Vector.zeros(*scale.sizes(layout))
+        for content in replies:
+            found = Reply.unpack(content, copy=False).arrays
+            total.add(Vector(found["wide"], found["narrow"]))
+        total.add_masks([(seed, -sign) for seed, sign in 3 * mask])
+        sums = scale.decode(layout, total)
+        assert norm(sums.arrays) < 1e4 * sum(WEIGHTS)
+        return Outcome([], dict(sums.arrays), {}, divisor=sums.weight).means([*model])
+
+    means, peak = _peak(server)
+    assert peak < 0.2 if large else peak > 2
+    for name, array in model.items():
+        one = [
+            np.rint(w * (new[name].astype(float) - array) / scale.unit())
+            for w, new in zip(WEIGHTS, trained, strict=True)
+        ]
+        assert means[name].tobytes() == (sum(one) * scale.unit() / sum(WEIGHTS)).tobytes()
 
 
 def test_messages_and_checkpoints_need_no_copy(large: bool, tmp_path: Any) -> None:
