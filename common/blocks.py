@@ -40,6 +40,14 @@ def entries(arrays: Iterable[NDArray[Any]], dtype: Any = np.float64) -> Iterator
         yield np.concatenate(parts, dtype=dtype)
 
 
+def fill(array: NDArray[Any], pieces: Iterable[NDArray[Any]]) -> None:
+    """Write pieces to an array, (n,), one after the other, which have n entries together."""
+    start = 0
+    for piece in pieces:
+        array[start : start + len(piece)] = piece
+        start += len(piece)
+
+
 def squares(array: NDArray[Any]) -> float:
     """Return the sum of the squares of an array's entries in double precision, rounded as NumPy's sum of all rounds it.
 

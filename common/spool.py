@@ -77,14 +77,19 @@ def spooled(parts: Iterable[Any]) -> Spool:
 def zeros(shapes: Mapping[str, tuple[int, ...]], dtype: Any = np.float64) -> dict[str, NDArray[Any]]:
     """Return arrays of zeros by name: together in a file if they have :data:`LARGE` bytes or more, else in memory.
 
+    Args:
+        shapes: their shapes, by name.
+        dtype: the type of all, or a mapping with that of each.
+
     Raises:
         FileError: if the file cannot be made.
     """
-    kind, places, size = np.dtype(dtype), dict[str, int](), 0
+    each = dtype if isinstance(dtype, Mapping) else dict.fromkeys(shapes, dtype)
+    kinds, places, size = {name: np.dtype(each[name]) for name in shapes}, dict[str, int](), 0
     for name, shape in shapes.items():
-        places[name], size = size, size - (-math.prod(shape) * kind.itemsize // ALIGNED) * ALIGNED
+        places[name], size = size, size - (-math.prod(shape) * kinds[name].itemsize // ALIGNED) * ALIGNED
     if size < LARGE:
-        return {name: np.zeros(shape, kind) for name, shape in shapes.items()}
+        return {name: np.zeros(shape, kinds[name]) for name, shape in shapes.items()}
     file = _opened()
     try:
         _reserve(file, size)
@@ -94,7 +99,7 @@ def zeros(shapes: Mapping[str, tuple[int, ...]], dtype: Any = np.float64) -> dic
     finally:
         file.close()
     return {
-        name: np.frombuffer(memory, kind, math.prod(shape), places[name]).reshape(shape)
+        name: np.frombuffer(memory, kinds[name], math.prod(shape), places[name]).reshape(shape)
         for name, shape in shapes.items()
     }
 

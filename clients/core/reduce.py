@@ -62,8 +62,13 @@ class Reduction:
         return distance(arrays, self._sent) if self._changes else None
 
     def change(self, arrays: Arrays) -> Arrays:
-        """Return a client's update in double precision; ``arrays``: what it returned."""
-        return {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
+        """Return a client's update in double precision, a large one in a file; ``arrays``: what it returned."""
+        change: Arrays = zeros(shapes_of(arrays))
+        for name, array in arrays.items():
+            for to, new, old in blocks(change[name], array, self._sent[name]):
+                to[:] = new
+                to -= old
+        return change
 
     def _may_lack(self, name: str, answered: Mapping[str, object]) -> bool:
         return self._changes and name.startswith(BESIDE) and name not in answered
@@ -101,13 +106,11 @@ class Reduction:
         """
         if self._stacks:
             return {name: np.stack(parts) for name, parts in self._stacked.items()}
-        result: Arrays = {}
         kinds = {name: self._type(name, total) for name, total in self._sums.items()}
-        for kind in {*kinds.values()}:
-            result |= zeros({name: self._sums[name].shape for name in kinds if kinds[name] == kind}, kind)
+        result: Arrays = zeros(shapes_of(self._sums), kinds)
         for name, total in self._sums.items():
             np.copyto(result[name], total, casting="unsafe")
-        return {name: result[name] for name in self._sums}
+        return result
 
     def _type(self, name: str, array: NDArray[np.generic]) -> np.dtype[np.generic]:
         """Return the dtype in which an array is sent: that of the model for updates, else its own."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from florilegium.common.blocks import blocks, entries
+from florilegium.common.blocks import blocks, entries, fill
 from florilegium.common.spool import zeros
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.noise import draw_discrete, secret_generator
@@ -165,9 +164,9 @@ class Scale:
         if self.coarse:
             check_norm(own, bound)
             narrow = self._narrowing(layout, unit, draws)
-            _fill(vector.narrow, map(narrow, entries(own)))
+            fill(vector.narrow, map(narrow, entries(own)))
         else:
-            _fill(vector.wide[split:], (to_wide(block, bound, unit) for block in entries(own)))
+            fill(vector.wide[split:], (to_wide(block, bound, unit) for block in entries(own)))
         return vector
 
     def _narrowing(
@@ -228,11 +227,3 @@ class Scale:
         """Return the unit of the integers of arrays, and that of each number."""
         bound, bounds = self._bounds(layout, self.parties, self.examples)
         return self.unit() if self.coarse else fine_unit(bound), np.array([fine_unit(one) for one in bounds])
-
-
-def _fill(array: NDArray[Any], pieces: Iterable[NDArray[Any]]) -> None:
-    """Write pieces to an array, (n,), one after the other."""
-    start = 0
-    for piece in pieces:
-        array[start : start + len(piece)] = piece
-        start += len(piece)
