@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from mmap import ACCESS_COPY, ACCESS_READ, ACCESS_WRITE, mmap
 from pickle import PickleBuffer
 from typing import Any, BinaryIO, Self, cast
@@ -72,6 +72,30 @@ def spooled(parts: Iterable[Any]) -> Spool:
     except OSError as error:
         raise _unwritten(error) from error
     return Spool(file)
+
+
+def kept(arrays: Iterable[tuple[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Return arrays, given with their names, in a file; they are contiguous, and can be changed for the caller alone.
+
+    One at a time needs to be in memory.
+
+    Raises:
+        FileError: if the file cannot be written.
+    """
+    layout: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
+
+    def parts() -> Iterator[Any]:
+        for name, array in arrays:
+            layout.append((name, array.dtype, array.shape))
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            yield bytes(-array.nbytes % ALIGNED)
+
+    memory, found, start = spooled(parts()).private(), dict[str, NDArray[Any]](), 0
+    for name, dtype, shape in layout:
+        values = np.frombuffer(memory, dtype, math.prod(shape), start) if math.prod(shape) else np.empty(0, dtype)
+        found[name] = values.reshape(shape)
+        start += -(-values.nbytes // ALIGNED) * ALIGNED
+    return found
 
 
 def zeros(shapes: Mapping[str, tuple[int, ...]], dtype: Any = np.float64) -> dict[str, NDArray[Any]]:

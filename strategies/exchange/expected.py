@@ -78,7 +78,7 @@ class Expected:
         Raises:
             Exception: of any kind, if the reply is unusable.
         """
-        answer = Reply.unpack(reply.content)
+        answer = Reply.unpack(reply.content, copy=self.scheme is None)
         answer.expect(self.mark)
         self._check_clients(answer, ids)
         self._check_numbers(answer)
