@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from florilegium.clients.core import wire
+from florilegium.clients.core.compression.low_rank import LowRank
+from florilegium.clients.core.compression.quantise import Quantise
+from florilegium.clients.core.compression.scheme import Scheme
+from florilegium.clients.core.compression.top_k import TopK
 from florilegium.clients.core.reduce import Reduction
+from florilegium.clients.core.reports import ALWAYS
 from florilegium.clients.core.secure_layout import Layout, Scale
+from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Reply, Request, Work, flat, unpack
-from florilegium.common import spool
+from florilegium.clients.layers.compression import Compression, Messages
+from florilegium.common import files, spool
 from florilegium.common.files import check_tensors, write_tensors
 from florilegium.models.parameters import Arrays, moved, norm
 from florilegium.privacy.secure_sum.masks import Vector
@@ -29,7 +38,7 @@ WEIGHTS = (3.0, 5.0, 2.0)
 @pytest.fixture(params=[1, 1 << 40], ids=["large", "small"])
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether all arrays are taken to be large."""
-    for module in (spool, wire):
+    for module in (spool, wire, files):
         monkeypatch.setattr(module, "LARGE", request.param)
     identify()
     return bool(request.param == 1)
@@ -128,6 +137,47 @@ def test_secure_sums_need_no_memory_for_vectors(large: bool) -> None:
             for w, new in zip(WEIGHTS, trained, strict=True)
         ]
         assert means[name].tobytes() == (sum(one) * scale.unit() / sum(WEIGHTS)).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "feeds_back"), [(Quantise(8), False), (TopK(0.01), True), (LowRank(1), True)], ids=["q", "k", "r"]
+)
+def test_compression_needs_memory_for_an_array_at_a_time(
+    scheme: Scheme, feeds_back: bool, large: bool, tmp_path: Path
+) -> None:
+    """Client: update, what it still owes, message, residual; server: restored update, and the sum in double precision.
+
+    Of top-k there are at most a rounded array, its sorted absolute values, and the restored one: an eighth each.
+    """
+    model, arrays = _model(), {name: array.reshape(512, -1) for name, array in _model(1).items()}
+    model = {name: array.reshape(512, -1) for name, array in model.items()}
+    rest: Arrays = {name: np.zeros_like(array) for name, array in arrays.items()}
+    for round in (1, 2):
+        request = Request(["0"], "train", "delta", Work(round), arrays=model, used=[round - 1])
+        state = ClientState(tmp_path, round, [], 0, "0")
+
+        def client(request: Request = request, state: ClientState = state) -> RecordDict:
+            update, messages = Reduction("delta", model).change(arrays), Messages()
+            layer = Compression(scheme, request, 1, 1e6, feeds_back=feeds_back)
+            messages.add(layer.change(0, update, state), 2.0)
+            state.commit()
+            return Reply(["0"], messages.result(), {key: [2.0] for key in ALWAYS}, {}).pack()
+
+        reply, peak = _peak(client)
+        assert peak < 0.6 if large else peak > 2
+        asked = Message(RecordDict(), 1, "train")
+        expected = Expected(changes_of=model, scheme=scheme)
+        answer, peak = _peak(partial(expected.read, Message(reply, reply_to=asked), ["0"]))
+        assert peak < 0.6 if large else peak > 1.9
+        for name, array in arrays.items():
+            owed = rest[name] + (array.astype(float) - model[name])
+            if feeds_back:
+                rest[name] = (owed - answer.arrays[name] / 2).astype(np.float32)
+                stored = ClientState(tmp_path, round, [], 0, "0").load("residualtrain")
+                assert stored is not None
+                np.testing.assert_allclose(stored[name], rest[name], atol=1e-5)
+            else:
+                np.testing.assert_allclose(answer.arrays[name] / 2, owed, atol=0.05)
 
 
 def test_messages_and_checkpoints_need_no_copy(large: bool, tmp_path: Any) -> None:
