@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from florilegium.common.blocks import blocks, squares
+from florilegium.common.spool import zeros
 from florilegium.models.frozen import Frozen
 
 Arrays = dict[str, NDArray[Any]]
@@ -201,6 +202,22 @@ def moved(start: NDArray[Any], step: NDArray[Any], rate: float | None = None) ->
     for to, old, change in blocks(new, start, step):
         to[:] = old + (change if rate is None else rate * change)
     return new
+
+
+def computed(function: Callable[..., NDArray[Any]], *arrays: Arrays) -> Arrays:
+    """Return an elementwise function of arrays of the same shapes, from a block at a time; a large result in a file.
+
+    Args:
+        function: makes a block, (n,), of the blocks of the same entries of each; it keeps their type.
+        arrays: arrays by name, each with the names of the last at least.
+    """
+    shapes = shapes_of(arrays[-1])
+    kinds = {name: np.result_type(*(one[name] for one in arrays)) for name in shapes}
+    result: Arrays = zeros(shapes, kinds)
+    for name in shapes:
+        for to, *parts in blocks(result[name], *(one[name] for one in arrays)):
+            to[:] = function(*parts)
+    return result
 
 
 def distance(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> float:

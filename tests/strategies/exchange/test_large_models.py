@@ -25,11 +25,14 @@ from florilegium.clients.core.wire import Reply, Request, Work, flat, unpack
 from florilegium.clients.layers.compression import Compression, Messages
 from florilegium.common import files, spool
 from florilegium.common.files import check_tensors, write_tensors
+from florilegium.common.settings import Value
 from florilegium.models.parameters import Arrays, moved, norm
 from florilegium.privacy.secure_sum.masks import Vector
+from florilegium.strategies.core.server_step import ServerStep
 from florilegium.strategies.exchange.exchange import Outcome, collect
 from florilegium.strategies.exchange.expected import Expected
 from florilegium.strategies.exchange.flower_inside import identify
+from tests.support import settings
 
 LAYERS, WIDTH = 8, 1 << 18
 WEIGHTS = (3.0, 5.0, 2.0)
@@ -178,6 +181,36 @@ def test_compression_needs_memory_for_an_array_at_a_time(
                 np.testing.assert_allclose(stored[name], rest[name], atol=1e-5)
             else:
                 np.testing.assert_allclose(answer.arrays[name] / 2, owed, atol=0.05)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "fedadam", "fedyogi", "fedadagrad"])
+def test_moments_of_the_server_optimizer_need_no_memory(optimizer: str, large: bool) -> None:
+    betas = "0.9" if optimizer == "fedadagrad" else "0.9,0.99"
+    keys: dict[str, Value] = {"server-optimizer": optimizer, "server-adaptivity": 0.01}
+    keys |= (
+        {"server-momentum": 0.9}
+        if optimizer == "sgd"
+        else {"server-betas": betas, "server-bias-correction": optimizer == "fedadam"}
+    )
+    step, m, v = ServerStep(settings(**keys)), np.zeros(WIDTH), np.zeros(WIDTH)
+    for t in (1, 2, 3):
+        update: Arrays = {name: array.astype(np.float64) for name, array in _model(t).items()}
+        found, peak = _peak(partial(step.direction, update))
+        if t > 1:
+            assert peak < 0.3 if large else peak >= 2
+        Δ = update["layer3"]
+        if optimizer == "sgd":
+            m = expected = 0.9 * m + Δ
+        else:
+            m = 0.9 * m + (1 - 0.9) * Δ
+            v = {
+                "fedadam": 0.99 * v + (1 - 0.99) * Δ**2, "fedadagrad": v + Δ**2,
+                "fedyogi": v - (1 - 0.99) * Δ**2 * np.sign(v - Δ**2),
+            }[optimizer]  # fmt: skip
+            corrected = optimizer == "fedadam"
+            mean, square = (m / (1 - 0.9**t), v / (1 - 0.99**t)) if corrected else (m, v)
+            expected = mean / (np.sqrt(square) + 0.01)
+        assert found["layer3"].tobytes() == expected.tobytes()
 
 
 def test_messages_and_checkpoints_need_no_copy(large: bool, tmp_path: Any) -> None:
