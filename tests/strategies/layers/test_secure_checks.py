@@ -197,3 +197,7 @@ def test_it_is_the_norm_of_all_entries_that_is_bounded() -> None:
     check_norm([np.array([0.6]), np.array([[0.8]])], 1.0)
     with pytest.raises(RangeError, match="larger than the secure sum was made for"):
         check_norm([np.array([0.8]), np.array([[0.8]])], 1.0)
+    long = np.full(4 * BLOCK, 1.0)  # of several blocks, each of norm 256
+    check_norm([long], 512.0)
+    with pytest.raises(RangeError):
+        check_norm([long], 511.9)
