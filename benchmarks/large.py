@@ -26,6 +26,7 @@ import psutil
 from torch import nn
 
 from benchmarks import suite
+from florilegium.apps.runs.experiment import read_assignments
 from florilegium.apps.settings.configuration import complete, parse
 from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
@@ -187,9 +188,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parameters", nargs="+", type=int, choices=[20, 50, 300], help="in millions")
     parser.add_argument("--devices", action="store_true")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further key, a text")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further key")
     arguments = parser.parse_args()
-    more: dict[str, Value] = dict(one.split("=", 1) for one in arguments.set)
+    more = read_assignments(arguments.set)
     measure = on_devices if arguments.devices else in_workers
     nothing = measure("small", more)
     roles = [*nothing.memory]

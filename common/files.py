@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from florilegium.common.errors import DataError, FileError
+from florilegium.common.spool import LARGE, kept
 
 T = TypeVar("T")
 
@@ -209,12 +210,15 @@ def draft_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapp
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Return the arrays and metadata that :func:`write_tensors` wrote to ``path``; the arrays in no certain order.
 
+    Large arrays lie in a temporary file, since ``path`` may be deleted or written anew.
+
     Raises:
         ValueError: if the checksum is wrong, or an earlier version has written the file without one.
         Exception: of several kinds, if it cannot be read.
     """
     with safe_open(path, framework="numpy") as file:
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        read = ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118 (no mapping)
+        arrays = kept(read) if path.stat().st_size >= LARGE else dict(read)
         return arrays, _checked(file.metadata(), arrays, arrays.__getitem__)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from mmap import ACCESS_COPY, ACCESS_READ, ACCESS_WRITE, mmap
 from pickle import PickleBuffer
 from typing import Any, BinaryIO, Self, cast
@@ -74,17 +74,46 @@ def spooled(parts: Iterable[Any]) -> Spool:
     return Spool(file)
 
 
+def kept(arrays: Iterable[tuple[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Return arrays, given with their names, in a file; they are contiguous, and can be changed for the caller alone.
+
+    One at a time needs to be in memory.
+
+    Raises:
+        FileError: if the file cannot be written.
+    """
+    layout: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
+
+    def parts() -> Iterator[Any]:
+        for name, array in arrays:
+            layout.append((name, array.dtype, array.shape))
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            yield bytes(-array.nbytes % ALIGNED)
+
+    memory, found, start = spooled(parts()).private(), dict[str, NDArray[Any]](), 0
+    for name, dtype, shape in layout:
+        values = np.frombuffer(memory, dtype, math.prod(shape), start) if math.prod(shape) else np.empty(0, dtype)
+        found[name] = values.reshape(shape)
+        start += -(-values.nbytes // ALIGNED) * ALIGNED
+    return found
+
+
 def zeros(shapes: Mapping[str, tuple[int, ...]], dtype: Any = np.float64) -> dict[str, NDArray[Any]]:
     """Return arrays of zeros by name: together in a file if they have :data:`LARGE` bytes or more, else in memory.
+
+    Args:
+        shapes: their shapes, by name.
+        dtype: the type of all, or a mapping with that of each.
 
     Raises:
         FileError: if the file cannot be made.
     """
-    kind, places, size = np.dtype(dtype), dict[str, int](), 0
+    each = dtype if isinstance(dtype, Mapping) else dict.fromkeys(shapes, dtype)
+    kinds, places, size = {name: np.dtype(each[name]) for name in shapes}, dict[str, int](), 0
     for name, shape in shapes.items():
-        places[name], size = size, size - (-math.prod(shape) * kind.itemsize // ALIGNED) * ALIGNED
+        places[name], size = size, size - (-math.prod(shape) * kinds[name].itemsize // ALIGNED) * ALIGNED
     if size < LARGE:
-        return {name: np.zeros(shape, kind) for name, shape in shapes.items()}
+        return {name: np.zeros(shape, kinds[name]) for name, shape in shapes.items()}
     file = _opened()
     try:
         _reserve(file, size)
@@ -94,7 +123,7 @@ def zeros(shapes: Mapping[str, tuple[int, ...]], dtype: Any = np.float64) -> dic
     finally:
         file.close()
     return {
-        name: np.frombuffer(memory, kind, math.prod(shape), places[name]).reshape(shape)
+        name: np.frombuffer(memory, kinds[name], math.prod(shape), places[name]).reshape(shape)
         for name, shape in shapes.items()
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from florilegium.common.blocks import blocks, squares
+from florilegium.common.spool import zeros
 from florilegium.models.frozen import Frozen
 
 Arrays = dict[str, NDArray[Any]]
 """Arrays by name, in the order of the network's ``state_dict``."""
-
-BLOCK = 1 << 16
-"""Number of array entries that are handled at a time, so that intermediate results stay in the processor's cache."""
 
 
 def whole(model: nn.Module) -> dict[str, Tensor]:
@@ -182,7 +181,7 @@ def num_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 def norm(arrays: Mapping[str, NDArray[Any]]) -> float:
     """Return the Euclidean norm over all entries of all arrays, in double precision."""
-    return math.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays.values()))
+    return math.sqrt(sum(map(squares, arrays.values())))
 
 
 def divide(total: NDArray[Any], weight: float) -> NDArray[Any]:
@@ -200,11 +199,25 @@ def moved(start: NDArray[Any], step: NDArray[Any], rate: float | None = None) ->
         rate: None: 1.
     """
     new = np.empty(start.shape, start.dtype)
-    to, old, change = new.reshape(-1), start.reshape(-1), step.reshape(-1)
-    for begin in range(0, len(to), BLOCK):
-        block = slice(begin, begin + BLOCK)
-        to[block] = old[block] + (change[block] if rate is None else rate * change[block])
+    for to, old, change in blocks(new, start, step):
+        to[:] = old + (change if rate is None else rate * change)
     return new
+
+
+def computed(function: Callable[..., NDArray[Any]], *arrays: Arrays) -> Arrays:
+    """Return an elementwise function of arrays of the same shapes, from a block at a time; a large result in a file.
+
+    Args:
+        function: makes a block, (n,), of the blocks of the same entries of each; it keeps their type.
+        arrays: arrays by name, each with the names of the last at least.
+    """
+    shapes = shapes_of(arrays[-1])
+    kinds = {name: np.result_type(*(one[name] for one in arrays)) for name in shapes}
+    result: Arrays = zeros(shapes, kinds)
+    for name in shapes:
+        for to, *parts in blocks(result[name], *(one[name] for one in arrays)):
+            to[:] = function(*parts)
+    return result
 
 
 def distance(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> float:
@@ -216,10 +229,8 @@ def distance(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[An
     """
     total = 0.0
     for name, array in arrays.items():
-        one, other = array.reshape(-1), others[name].reshape(-1)
-        for start in range(0, len(one), BLOCK):
-            block = slice(start, start + BLOCK)
-            difference = one[block].astype(np.float64)
-            difference -= other[block]
+        for one, other in blocks(array, others[name]):
+            difference = one.astype(np.float64)
+            difference -= other
             total += float(np.square(difference, out=difference).sum())
     return math.sqrt(total)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.hyper.bank import FedAMPHyper
-from florilegium.models.parameters import BLOCK, Arrays, shapes_of, without_statistics
+from florilegium.common.blocks import BLOCK
+from florilegium.models.parameters import Arrays, shapes_of, without_statistics
 from florilegium.strategies.core.round import Round
 from florilegium.strategies.exchange.exchange import Outcome
 from florilegium.strategies.exchange.messages import Messages

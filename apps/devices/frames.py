@@ -1,7 +1,8 @@
-"""What a run's process returns, as frames of bytes: they are read as data alone, since the process may send anything.
+"""What a run's process is sent and returns, as frames of bytes.
 
-The standard library's ``Connection.recv`` would carry out what a pickle says, in the supervisor. Arrays are frames of
-their own, so that models above Flower's 2 GB of one protobuf message fit.
+What it returns is read as data alone, since the process may send anything: the standard library's ``Connection.recv``
+would carry out what a pickle says, in the supervisor. Arrays are frames of their own, so that models above Flower's
+2 GB of one protobuf message fit, and none is copied to be sent.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
@@ -22,6 +23,26 @@ _REASON = 1 << 16
 
 class FrameError(Exception):
     """A process has sent what is no reply."""
+
+
+def ask(connection: Connection, message: Message, context: Context) -> None:
+    """Send a message with content to a run's process, and the context."""
+    whole = message.content
+    message.content = _hollow(whole)
+    try:
+        connection.send((message, context))
+    finally:
+        message.content = whole
+    for _, _, array in _arrays(whole):
+        connection.send_bytes(array.data)
+
+
+def asked(connection: Connection) -> tuple[Message, Context]:
+    """Receive what :func:`ask` has sent; :class:`EOFError` or :class:`OSError` if there is no more."""
+    message, context = connection.recv()
+    for record, name, array in [*_arrays(message.content)]:
+        record[name] = Array(array.dtype, array.shape, array.stype, connection.recv_bytes())
+    return message, context
 
 
 def send(connection: Connection, reply: Message, state: RecordDict) -> None:
@@ -83,12 +104,16 @@ def _arrays(records: RecordDict) -> Iterator[tuple[ArrayRecord, str, Array]]:
         yield from ((record, name, array) for name, array in record.items())
 
 
-def _send_records(connection: Connection, records: RecordDict) -> None:
-    hollow = RecordDict({
+def _hollow(records: RecordDict) -> RecordDict:
+    """Return records with arrays without bytes."""
+    return RecordDict({
         name: ArrayRecord({n: Array(a.dtype, a.shape, a.stype, b"") for n, a in record.items()})
         if isinstance(record, ArrayRecord) else record for name, record in records.items()
     })  # fmt: skip
-    connection.send_bytes(recorddict_to_proto(hollow).SerializeToString())
+
+
+def _send_records(connection: Connection, records: RecordDict) -> None:
+    connection.send_bytes(recorddict_to_proto(_hollow(records)).SerializeToString())
     for _, _, array in _arrays(records):
         connection.send_bytes(array.data)
 

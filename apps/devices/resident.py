@@ -25,7 +25,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from florilegium.apps.devices.flower_inside import installed_app
-from florilegium.apps.devices.frames import FrameError, receive, send
+from florilegium.apps.devices.frames import FrameError, ask, asked, receive, send
 from florilegium.apps.devices.guard import Guard
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.places import short_temporary_folder
@@ -133,7 +133,7 @@ class Resident:
     def _exchange(self, message: Message, context: Context) -> tuple[Message, RecordDict]:
         """Return the reply and the state; raise :class:`DiedError` if the process dies."""
         try:
-            self._connection.send((message, context))
+            ask(self._connection, message, context)
             wait([self._connection, self._process.sentinel])
             if not self._connection.poll():
                 raise EOFError
@@ -181,7 +181,7 @@ def _answer_messages(connection: Connection, app: App, cell: Cell | None) -> Non
     client_app: ClientApp | None = None
     while True:
         try:
-            message, context = connection.recv()
+            message, context = asked(connection)
         except (EOFError, OSError):
             return
         try:

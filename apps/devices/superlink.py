@@ -26,7 +26,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import pull_objects, push_objects
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
@@ -40,7 +40,7 @@ from flwr.supernode.start_client_internal import _verify_fab
 from florilegium.apps.devices.resident import App
 from florilegium.clients.core.joining import OWN, apart, is_joined, together
 from florilegium.clients.core.wire import to_files
-from florilegium.strategies.exchange.flower_inside import FIRST_RETRY, ObjectTree, name_message
+from florilegium.strategies.exchange.flower_inside import FIRST_RETRY, ObjectTree, name_message, put_together
 
 log = logging.getLogger("flwr")
 
@@ -156,8 +156,7 @@ class Link:
         ids = [one.object_id for one in iterate_object_tree(tree)]
         contents = pull_objects(ids, lambda name: self._pull_object(run, name), initial_backoff=FIRST_RETRY)
         self._confirm(run, tree.object_id)
-        whole = inflate_object_from_contents(tree.object_id, contents)
-        assert isinstance(whole, Message), f"the SuperLink sent a {type(whole).__name__} in place of a message"
+        whole = put_together(tree.object_id, contents)
         name_message(whole, tree.object_id)
         if is_joined(whole.content):
             self._joined.add(tree.object_id)

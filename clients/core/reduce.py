@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.core.wire import BESIDE, LARGEST, bounded
+from florilegium.common.blocks import blocks
 from florilegium.common.errors import RunError
 from florilegium.common.spool import zeros
-from florilegium.models.parameters import BLOCK, Arrays, distance, shapes_of
+from florilegium.models.parameters import Arrays, distance, shapes_of
 
 UPDATES = ("delta", "deltas")
 """Reductions of changes of what was sent, which can be clipped."""
@@ -61,8 +62,13 @@ class Reduction:
         return distance(arrays, self._sent) if self._changes else None
 
     def change(self, arrays: Arrays) -> Arrays:
-        """Return a client's update in double precision; ``arrays``: what it returned."""
-        return {name: np.subtract(array, self._sent[name], dtype=np.float64) for name, array in arrays.items()}
+        """Return a client's update in double precision, a large one in a file; ``arrays``: what it returned."""
+        change: Arrays = zeros(shapes_of(arrays))
+        for name, array in arrays.items():
+            for to, new, old in blocks(change[name], array, self._sent[name]):
+                to[:] = new
+                to -= old
+        return change
 
     def _may_lack(self, name: str, answered: Mapping[str, object]) -> bool:
         return self._changes and name.startswith(BESIDE) and name not in answered
@@ -100,13 +106,11 @@ class Reduction:
         """
         if self._stacks:
             return {name: np.stack(parts) for name, parts in self._stacked.items()}
-        result: Arrays = {}
         kinds = {name: self._type(name, total) for name, total in self._sums.items()}
-        for kind in {*kinds.values()}:
-            result |= zeros({name: self._sums[name].shape for name in kinds if kinds[name] == kind}, kind)
+        result: Arrays = zeros(shapes_of(self._sums), kinds)
         for name, total in self._sums.items():
             np.copyto(result[name], total, casting="unsafe")
-        return {name: result[name] for name in self._sums}
+        return result
 
     def _type(self, name: str, array: NDArray[np.generic]) -> np.dtype[np.generic]:
         """Return the dtype in which an array is sent: that of the model for updates, else its own."""
@@ -115,13 +119,12 @@ class Reduction:
 
 def _add_change(total: NDArray[np.float64], array: NDArray[Any], sent: NDArray[Any] | None, weight: float) -> None:
     """Add weight·(array − sent) to ``total`` in double precision, a block at a time; None for ``sent``: zeros."""
-    sums, new, old = total.reshape(-1), array.reshape(-1), None if sent is None else sent.reshape(-1)
-    for start in range(0, len(sums), BLOCK):
-        block = slice(start, start + BLOCK)
-        if old is None:
-            sums[block] += weight * new[block]
-            continue
-        change = new[block].astype(np.float64)  # np.subtract converts at the same time, but much more slowly
-        change -= old[block]
+    if sent is None:
+        for sums, new in blocks(total, array):
+            sums += weight * new
+        return
+    for sums, new, old in blocks(total, array, sent):
+        change = new.astype(np.float64)  # np.subtract converts at the same time, but much more slowly
+        change -= old
         change *= weight
-        sums[block] += change
+        sums += change

@@ -16,12 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from florilegium.common.blocks import blocks, entries, fill
+from florilegium.common.spool import zeros
 from florilegium.models.parameters import Arrays
 from florilegium.privacy.noise import draw_discrete, secret_generator
 from florilegium.privacy.secure_sum.masks import Vector
 from florilegium.privacy.secure_sum.ring import (
     RangeError,
     at_random,
+    check_norm,
     coarse_unit,
     fine_unit,
     signed,
@@ -138,7 +141,7 @@ class Scale:
 
         Args:
             layout: the client's layout.
-            arrays: its weighted update, or its statistics, in double precision.
+            arrays: its weighted update, or its statistics.
             weight, examples: its weight, and its number of examples.
             metrics: its metrics.
             most: the largest number of examples that was agreed for it.
@@ -153,30 +156,48 @@ class Scale:
             known = math.isfinite(metrics[name])
             value = min(max(metrics[name], -METRIC_BOUND), METRIC_BOUND) if known else 0.0
             numbers += [float(known), value, value * value, value * examples]
-        flat = np.concatenate([np.zeros(0), *(arrays[name].reshape(-1) for name, _ in layout.arrays)])
         bound, bounds = self._bounds(layout, 1, most)
-        narrow = np.zeros(0, "<u4")
+        unit, units = self._units(layout)
+        own = [arrays[name] for name, _ in layout.arrays]
+        vector, split = Vector.zeros(*self.sizes(layout)), len(numbers)
+        vector.wide[:split] = to_wide(np.array(numbers), bounds, units)
         if self.coarse:
-            unit = self.unit()
-            chance = at_random(len(flat), self.parties)
-            if chance and self.noise:
-                raise RangeError("what is rounded at random may be longer than the noise is made for")
-            narrow = to_narrow(flat, bound, unit, draws() if chance else None)
-            if self.noise:  # added to integers, so that floating point gives nothing away
-                narrow += draw_discrete(secret_generator(), self.noise / unit, len(flat)).astype(narrow.dtype)
-            flat = flat[:0]
-        values = np.concatenate([numbers, flat])
-        limits = np.concatenate([bounds, np.full(len(flat), bound)])
-        return Vector(to_wide(values, limits, self._units(layout, len(flat))), narrow)
+            check_norm(own, bound)
+            narrow = self._narrowing(layout, unit, draws)
+            fill(vector.narrow, map(narrow, entries(own)))
+        else:
+            fill(vector.wide[split:], (to_wide(block, bound, unit) for block in entries(own)))
+        return vector
+
+    def _narrowing(
+        self, layout: Layout, unit: float, draws: Callable[[], np.random.Generator]
+    ) -> Callable[[NDArray[np.float64]], NDArray[np.uint32]]:
+        """Return what makes 32-bit integers of the blocks of an update, one after the other, with noise if it has any.
+
+        Raises:
+            RangeError: if noise would be added to what is rounded at random.
+        """
+        chance = at_random(layout.entries, self.parties)
+        if chance and self.noise:
+            raise RangeError("what is rounded at random may be longer than the noise is made for")
+        rounds, noise = draws() if chance else None, secret_generator() if self.noise else None
+
+        def narrow(block: NDArray[np.float64]) -> NDArray[np.uint32]:
+            found = to_narrow(block, unit, rounds)
+            if noise is not None:  # added to integers, so that floating point gives nothing away
+                found += draw_discrete(noise, self.noise / unit, len(block)).astype(found.dtype)
+            return found
+
+        return narrow
 
     def decode(self, layout: Layout, total: Vector) -> Sums:
-        """Return the sums that an unmasked vector stands for."""
-        entries = 0 if self.coarse else layout.entries
-        values = signed(total.wide) * self._units(layout, entries)
-        split = _BEFORE + 4 * len(layout.metrics)
-        numbers, flat = values[:split].tolist(), values[split:]
-        if self.coarse:
-            flat = signed(total.narrow) * self.unit()
+        """Return the sums that an unmasked vector stands for; the arrays of a large model lie in a file."""
+        unit, units = self._units(layout)
+        split = len(units)
+        numbers = (signed(total.wide[:split]) * units).tolist()
+        flat = zeros({"": (layout.entries,)})[""]
+        for to, integers in blocks(flat, total.narrow if self.coarse else total.wide[split:]):
+            np.multiply(signed(integers), unit, out=to)
         arrays, start = {}, 0
         for name, shape in layout.arrays:
             size = math.prod(shape)
@@ -202,7 +223,7 @@ class Scale:
         of_metric = [parties, parties * METRIC_BOUND, parties * METRIC_BOUND**2, examples * METRIC_BOUND]
         return of_arrays, np.array([parties, parties, weight, examples, *(of_metric * len(layout.metrics))])
 
-    def _units(self, layout: Layout, entries: int) -> NDArray[np.float64]:
-        """Return the unit of each 64-bit integer of a vector with ``entries`` of arrays among them."""
+    def _units(self, layout: Layout) -> tuple[float, NDArray[np.float64]]:
+        """Return the unit of the integers of arrays, and that of each number."""
         bound, bounds = self._bounds(layout, self.parties, self.examples)
-        return np.concatenate([[fine_unit(one) for one in bounds], np.full(entries, fine_unit(bound))])
+        return self.unit() if self.coarse else fine_unit(bound), np.array([fine_unit(one) for one in bounds])

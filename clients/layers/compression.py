@@ -7,6 +7,7 @@ lost reply leaves no trace.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -20,10 +21,11 @@ from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Request
 from florilegium.clients.layers.bound import bound
 from florilegium.clients.layers.layer import Layer, Place
+from florilegium.common.blocks import blocks, fill, squares
 from florilegium.common.errors import RunError
 from florilegium.common.seeds import numpy_generator
-from florilegium.models.parameters import Arrays, norm
-from florilegium.privacy.clipping import clip_together
+from florilegium.common.spool import zeros
+from florilegium.models.parameters import Arrays, shapes_of
 
 
 class Compression(Layer):
@@ -70,7 +72,7 @@ class Compression(Layer):
         client, work = request.clients[index], request.work
         rng = numpy_generator(self._seed, "client", client, work.round, request.phase, "compression")
         if not self._feeds_back:
-            message = self._scheme.compress(self._rounded(update), sent, rng)
+            message = self._scheme.compress(update, sent, rng)
             self._check(message)
             return {COMPRESSED: message}
         part = f"residual{request.phase}"
@@ -79,15 +81,20 @@ class Compression(Layer):
             name: array for name, array in (state.load(part) or {}).items()
             if name in sent and array.shape == sent[name].shape
         }  # fmt: skip
-        owed = self._rounded({name: array + residual.get(name, 0.0) for name, array in update.items()})
+        owed = self._like_sent(update)
+        for name, array in owed.items():
+            for to, new, kept in blocks(array, update[name], residual.get(name, np.broadcast_to(0.0, array.shape))):
+                to[:] = new + kept
         message = self._scheme.compress(self._within(owed), sent, rng)
-        restored = self._scheme.restore(Reader(message), sent)
-        state.save(residual | {name: array - restored[name] for name, array in owed.items()}, part)
+        for name, restored in self._scheme.restored(Reader(message), sent):
+            for kept, told in blocks(owed[name], restored):
+                kept -= told
+        state.save(residual | owed, part)
         return {COMPRESSED: message}
 
-    def _rounded(self, change: Arrays) -> Arrays:
-        """Return an update in the precision of the arrays that were sent."""
-        return {name: array.astype(self._request.arrays[name].dtype) for name, array in change.items()}
+    def _like_sent(self, update: Arrays) -> Arrays:
+        """Return zeros in the shapes of an update, in the precision of the arrays that were sent."""
+        return zeros(shapes_of(update), {name: self._request.arrays[name].dtype for name in update})
 
     def _within(self, owed: Arrays) -> Arrays:
         """Return an update scaled down to the norm that is allowed; what that takes away stays in the residual.
@@ -96,11 +103,20 @@ class Compression(Layer):
         """
         if not self._longest:
             return owed
-        return self._rounded(clip_together({n: a.astype(np.float64) for n, a in owed.items()}, self._longest))
+        double = (array.astype(np.float64) for array in owed.values())
+        length = math.sqrt(sum(float(np.vdot(array, array)) for array in double))
+        if length <= self._longest:
+            return owed
+        within = self._like_sent(owed)
+        for name, array in owed.items():
+            for to, kept in blocks(within[name], array):
+                to[:] = kept.astype(np.float64) * (self._longest / length)
+        return within
 
     def _check(self, message: Bytes) -> None:
         if self._longest:
-            length = norm(self._scheme.restore(Reader(message), self._request.arrays))
+            restored = self._scheme.restored(Reader(message), self._request.arrays)
+            length = math.sqrt(sum(squares(array) for _, array in restored))
             if length > self._longest:
                 raise RunError(
                     f"its quantised update has norm {length:.4g}, more than max-update-norm = {self._longest:g}; use "
@@ -120,4 +136,8 @@ class Messages:
 
     def result(self) -> Arrays:
         """Return the messages one after the other; empty if no client succeeded."""
-        return {COMPRESSED: np.concatenate(self._messages)} if self._messages else {}
+        if not self._messages:
+            return {}
+        found = zeros({COMPRESSED: (sum(map(len, self._messages)),)}, np.uint8)
+        fill(found[COMPRESSED], self._messages)
+        return found

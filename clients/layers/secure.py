@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Self
 
@@ -84,15 +85,18 @@ class Secrets:
             RunError: if there is none.
         """
         file = self.own.file(VECTOR)
-        data = file.read_bytes() if file.exists() else b""
-        if len(data) < TOKEN + _SIZES.size or data[:TOKEN] != token:
-            raise RunError("the client has no vector of this exchange")
+        start = TOKEN + _SIZES.size
+        with file.open("rb") if file.exists() else BytesIO() as data:
+            head, size = data.read(start), data.seek(0, os.SEEK_END)
+            wide, narrow = _SIZES.unpack_from(head.ljust(start), TOKEN)
+            if head[:TOKEN] != token or size != start + wide * WIDE.itemsize + narrow * NARROW.itemsize:
+                raise RunError("the client has no vector of this exchange")
+            vector = Vector.zeros(wide, narrow)
+            data.seek(start)
+            data.readinto(vector.wide.data)
+            data.readinto(vector.narrow.data)
         file.unlink()
-        (wide, narrow), start = _SIZES.unpack_from(data, TOKEN), TOKEN + _SIZES.size
-        return Vector(
-            np.frombuffer(data, WIDE, wide, start).copy(),
-            np.frombuffer(data, NARROW, narrow, start + wide * WIDE.itemsize).copy(),
-        )
+        return vector
 
 
 def _write(path: Path, *parts: bytes | memoryview) -> None:
@@ -149,7 +153,7 @@ def _again(party: Party, secrets: Secrets, told: bytes) -> bytes:
     """Return the vector of an earlier exchange with the masks of this one; ``told``: that one's token, and members."""
     vector = secrets.kept(told[:TOKEN])
     party.mask(vector, told[TOKEN:])
-    return vector.wide.tobytes() + vector.narrow.tobytes()
+    return b"".join((vector.wide.data, vector.narrow.data))
 
 
 class MaskedSum:
@@ -194,8 +198,9 @@ class MaskedSum:
         answer, own = result.answer, Reduction(self._request.reduce, self._request.arrays)
         weight = weight_of(answer, self._settings)
         own.add(result.arrays, weight, changed=result.changed)
+        sums = own.sums()
         # Arrays beside the model that a client does not return have not changed.
-        arrays = {name: np.zeros(array.shape) for name, array in self._sent.items()} | own.sums()
+        arrays = sums | {name: np.zeros(array.shape) for name, array in self._sent.items() if name not in sums}
         metrics = {**dict.fromkeys(self._optional, math.nan), **result.counted, **answer.metrics}
         metrics = {name: float(value) for name, value in metrics.items() if name not in (BYTES_DOWN, BYTES_UP)}
         layout = Layout.of(arrays, metrics)
@@ -211,8 +216,9 @@ class MaskedSum:
         party.mask(vector, self._terms.messages[client_id])
         secrets.store(party)
         if self._layout is None:
-            self._layout, self._total = layout, Vector.zeros(*vector.sizes)
-        self._total.add(vector)
+            self._layout, self._total = layout, vector
+        else:
+            self._total.add(vector)
         self._done.append(client_id)
 
     def reply(self, failures: Mapping[str, str], mark: str = "") -> RecordDict:

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
+from florilegium.common import spool
+
 WIDE, NARROW = np.dtype("<u8"), np.dtype("<u4")
 _CHUNK = 1 << 18
 """Bytes of the cipher's output that are made at once; they stay in the processor's cache."""
@@ -35,8 +37,8 @@ class Vector:
 
     @staticmethod
     def zeros(wide: int, narrow: int) -> Vector:
-        """Return the vector of zeros with these numbers of entries."""
-        return Vector(np.zeros(wide, WIDE), np.zeros(narrow, NARROW))
+        """Return the vector of zeros with these numbers of entries; a large part of it lies in a file."""
+        return Vector(spool.zeros({"": (wide,)}, WIDE)[""], spool.zeros({"": (narrow,)}, NARROW)[""])
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from florilegium.common.blocks import entries
 from florilegium.privacy.secure_sum.masks import NARROW, WIDE
 
 PRECISION = 1e-4
@@ -30,8 +32,14 @@ def coarse_unit(total: float, parties: int) -> float:
     return total / _room(parties)
 
 
-def to_wide(values: NDArray[np.float64], limits: NDArray[np.float64], units: NDArray[np.float64]) -> NDArray[np.uint64]:
+def to_wide(
+    values: NDArray[np.float64], limits: NDArray[np.float64] | float, units: NDArray[np.float64] | float
+) -> NDArray[np.uint64]:
     """Return ``values``, none of which may exceed its limit, as 64-bit integers in ``units``, rounded.
+
+    Args:
+        values: (m,).
+        limits, units: of each, (m,), or of all.
 
     Raises:
         RangeError: if a number is larger than its limit, or is NaN.
@@ -42,22 +50,20 @@ def to_wide(values: NDArray[np.float64], limits: NDArray[np.float64], units: NDA
     return found
 
 
-def to_narrow(
-    values: NDArray[np.float64], limit: float, unit: float, draws: np.random.Generator | None = None
-) -> NDArray[np.uint32]:
-    """Return ``values`` as 32-bit integers in ``unit``, rounded; the Euclidean norm of all must not exceed ``limit``.
+def check_norm(arrays: Iterable[NDArray[np.float64]], limit: float) -> None:
+    """Raise :class:`RangeError` if the Euclidean norm of the entries of all arrays exceeds ``limit``, or is NaN."""
+    if not math.sqrt(sum(float(np.dot(block, block)) for block in entries(arrays))) <= limit * (1 + 1e-9):
+        raise RangeError("an update is larger than the secure sum was made for")
+
+
+def to_narrow(values: NDArray[np.float64], unit: float, draws: np.random.Generator | None = None) -> NDArray[np.uint32]:
+    """Return ``values``, the norm of which :func:`check_norm` has accepted, as 32-bit integers in ``unit``, rounded.
 
     Args:
         values: (d,).
-        limit: the largest norm allowed.
         unit: what 1 stands for.
         draws: rounds up or down at random, so that the mean is the value; None: to the nearest integer.
-
-    Raises:
-        RangeError: if the norm is larger, or NaN.
     """
-    if not float(np.linalg.norm(values)) <= limit * (1 + 1e-9):
-        raise RangeError("an update is larger than the secure sum was made for")
     scaled = values / unit
     if draws is not None:
         scaled = np.floor(scaled + draws.random(len(scaled), np.float32), out=scaled)

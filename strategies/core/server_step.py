@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.common.errors import ConfigurationError
-from florilegium.models.parameters import Arrays
+from florilegium.models.parameters import Arrays, computed
 from florilegium.strategies.settings.server import ServerSettings
 
 SQUARE = "square:"
@@ -80,21 +80,25 @@ class ServerStep:
 
     def direction(self, update: Arrays) -> Arrays:
         """Return the direction of the step for the mean update Δ_t, which the server's learning rate multiplies."""
+        β1, β2 = self._momentum, self._decay
         if self._adaptive is None:
-            if self._momentum:
-                update = self._means = _decayed(self._means, self._momentum, update)
+            if β1:
+                before = self._means
+                update = self._means = computed(lambda m, Δ: β1 * m + Δ, before, update) if before else update
             return update
-        β1, β2, moment = self._momentum, self._decay, self._adaptive.moment
-        self._means = _decayed(self._means, β1, {name: (1 - β1) * Δ for name, Δ in update.items()})
-        before = self._squares or {name: np.zeros_like(Δ) for name, Δ in update.items()}
-        self._squares = {name: moment(before[name], Δ**2, β2) for name, Δ in update.items()}
-        means, squares = self._means, self._squares
+        moment, τ = self._adaptive.moment, self._adaptivity
+        if self._means:
+            self._means = computed(lambda m, Δ: β1 * m + (1 - β1) * Δ, self._means, update)
+        else:
+            self._means = computed(lambda Δ: (1 - β1) * Δ, update)
+        before = self._squares or {name: np.broadcast_to(Δ.dtype.type(0), Δ.shape) for name, Δ in update.items()}
+        self._squares = computed(lambda v, Δ: moment(v, Δ**2, β2), before, update)
+        by_means = by_squares = 1.0
         if self._corrected:
             self._count += 1
-            means = {name: m / (1 - β1**self._count) for name, m in means.items()}
-            if self._adaptive.decays:
-                squares = {name: v / (1 - β2**self._count) for name, v in squares.items()}
-        return {name: m / (np.sqrt(squares[name]) + self._adaptivity) for name, m in means.items()}
+            by_means = 1 - β1**self._count
+            by_squares = 1 - β2**self._count if self._adaptive.decays else 1.0
+        return computed(lambda m, v: m / by_means / (np.sqrt(v / by_squares) + τ), self._means, self._squares)
 
     def state(self) -> Arrays:
         """Return the moments, and the number of steps if it matters, for checkpoints."""
@@ -107,8 +111,3 @@ class ServerStep:
         self._count = int(arrays[COUNT][0]) if COUNT in arrays else 0
         self._means = {name: array for name, array in rest.items() if not name.startswith(SQUARE)}
         self._squares = {n.removeprefix(SQUARE): array for n, array in rest.items() if n.startswith(SQUARE)}
-
-
-def _decayed(old: Arrays, decay: float, new: Arrays) -> Arrays:
-    """Return decay·old + new, or ``new`` if there is no ``old``."""
-    return {name: decay * old[name] + array for name, array in new.items()} if old else new

@@ -8,7 +8,7 @@ that run other code.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from florilegium.clients.core.compression.scheme import COMPRESSED, Reader, Sche
 from florilegium.clients.core.reports import ALWAYS, HOSTS, Reports, check_reports
 from florilegium.clients.core.wire import BESIDE, LARGEST, Reply, bounded
 from florilegium.clients.layers.noise import WITHIN
+from florilegium.common.blocks import BLOCK, blocks
 from florilegium.common.foreign import printable
 from florilegium.common.spool import zeros
-from florilegium.models.parameters import BLOCK, Arrays
+from florilegium.models.parameters import Arrays, shapes_of
 from florilegium.privacy.clipping import clip_together
 
 ROUNDING = 1e-5
@@ -77,7 +78,7 @@ class Expected:
         Raises:
             Exception: of any kind, if the reply is unusable.
         """
-        answer = Reply.unpack(reply.content)
+        answer = Reply.unpack(reply.content, copy=self.scheme is None)
         answer.expect(self.mark)
         self._check_clients(answer, ids)
         self._check_numbers(answer)
@@ -115,20 +116,22 @@ class Expected:
         data = answer.arrays.get(COMPRESSED)
         if data is None or len(answer.arrays) > 1 or data.dtype != np.uint8 or data.ndim != 1:
             raise ValueError(f"its arrays are {[*answer.arrays]}, not bytes named '{COMPRESSED}'")
-        reader, sums, stacks = Reader(data), dict[str, NDArray[Any]](), dict[str, list[NDArray[Any]]]()
+        reader, returned, stacks = Reader(data), set[str](), dict[str, list[NDArray[Any]]]()
+        sums = {} if self.stacked else zeros(shapes_of(sent))
         for weight in answer.metrics["weight"]:
-            update = scheme.restore(reader, sent)
+            update: Iterable[tuple[str, NDArray[Any]]] = scheme.restored(reader, sent)
             if math.isfinite(self.clip):
-                update = clip_together({n: a.astype(np.float64) for n, a in update.items()}, self.clip)
-            sums |= {} if self.stacked else zeros({n: a.shape for n, a in update.items() if n not in sums})
-            for name, array in update.items():
+                update = clip_together({n: a.astype(np.float64) for n, a in update}, self.clip).items()
+            for name, array in update:
                 if self.stacked:
                     stacks.setdefault(name, []).append(array)
                     continue
-                sums[name] += np.multiply(array, weight, dtype=np.float64)
+                returned.add(name)
+                for to, change in blocks(sums[name], array):
+                    to += np.multiply(change, weight, dtype=np.float64)
         if reader.left:
             raise ValueError(f"{reader.left} bytes follow its compressed updates")
-        return sums | {name: np.stack(rows) for name, rows in stacks.items()}
+        return {n: sums[n] for n in sorted(returned)} | {name: np.stack(rows) for name, rows in stacks.items()}
 
     def _check_clients(self, answer: Reply, ids: Sequence[str]) -> None:
         """Raise ``ValueError`` if a reply names clients that were not asked, or one of them twice."""

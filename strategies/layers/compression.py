@@ -48,7 +48,7 @@ class Compression(Layer):
 
     def size(self, sent: Arrays, size: int) -> int:
         """Return the bytes of the message for an update."""
-        return self._scheme.message_size(sent)
+        return self._scheme.message_size(sent, len(sent))
 
     def request(self, exchange: Exchange, request: Request) -> Request:
         """Return the request with the rounds whose updates the server has used."""

@@ -26,7 +26,7 @@ from florilegium.clients.core.secure_wire import RECORD, STAGE, Stage, StageRepl
 from florilegium.clients.core.wire import Reply
 from florilegium.common.errors import RunError
 from florilegium.common.foreign import printable
-from florilegium.models.parameters import Arrays, num_bytes
+from florilegium.models.parameters import Arrays, norm, num_bytes
 from florilegium.privacy.secure_sum.entry import Entry, shared_keys
 from florilegium.privacy.secure_sum.masks import NARROW, WIDE, Vector
 from florilegium.privacy.secure_sum.party import TOKEN, ProtocolError
@@ -329,7 +329,7 @@ class SecureExchange:
                 self._fail(clients, describe_error(reply))
                 continue
             try:
-                answer = Reply.unpack(reply.content)
+                answer = Reply.unpack(reply.content, copy=False)
                 answer.expect(task.mark)
                 parts += self._read(answer, reply, clients, scale)
             except ProtocolError as error:
@@ -373,7 +373,7 @@ class SecureExchange:
             split = sizes[0] * WIDE.itemsize
             if len(message) != split + sizes[1] * NARROW.itemsize:
                 raise ProtocolError("its vector is not as long as the one before")
-            vector = Vector(np.frombuffer(message[:split], WIDE), np.frombuffer(message[split:], NARROW))
+            vector = Vector(np.frombuffer(message, WIDE, sizes[0]), np.frombuffer(message, NARROW, sizes[1], split))
             _check_one(vector, 1, sent.scale)
             result.add(vector)
             summed.append(party)
@@ -417,13 +417,12 @@ class SecureExchange:
 
     def _check(self, sums: Sums, clients: int, scale: Scale) -> None:
         """Raise :class:`TooFewError` if the sums cannot be those of as many clients that keep to what was agreed."""
-        norm = math.sqrt(sum(float(np.square(array).sum()) for array in sums.arrays.values()))
         weight = float(clients) if scale.uniform else sums.examples
         fits = sums.clients == clients and 0 <= sums.examples <= scale.examples and sums.weight == weight
         entries = sum(array.size for array in sums.arrays.values())
         most = (1 + PRECISION) * scale.norm * max(weight, 1.0)
         most += scale.noise * math.sqrt(clients) * (math.sqrt(entries) + _ROOM)
-        if not fits or (scale.norm and (norm > most or weight < clients)):
+        if not fits or (scale.norm and (norm(sums.arrays) > most or weight < clients)):
             raise TooFewError("a client has sent more than was agreed, or masks that it had not agreed on")
 
     def _nodes(self, parties: Iterable[int]) -> dict[int, list[str]]:

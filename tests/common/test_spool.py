@@ -11,7 +11,7 @@ import pytest
 
 from florilegium.common import spool
 from florilegium.common.errors import FileError
-from florilegium.common.spool import Spool, spooled, zeros
+from florilegium.common.spool import Spool, kept, spooled, zeros
 
 
 @pytest.fixture
@@ -64,6 +64,26 @@ class TestArrays:
         for number, array in enumerate(made.values(), 1):
             array += number
         assert [float(array.sum()) for array in made.values()] == [15, 0, 3, 28]  # none lies in another's place
+        assert os.listdir(folder) == []
+
+    def test_each_can_have_its_own_type(self, folder):
+        made = zeros({"a": (3,), "b": (2, 2), "c": (5,)}, {"a": np.uint8, "b": np.float32, "c": np.float64})
+        for number, array in enumerate(made.values(), 1):
+            array += np.array(number, array.dtype)
+        assert [(array.dtype.str, float(array.sum())) for array in made.values()] == [
+            ("|u1", 3), ("<f4", 8), ("<f8", 15),
+        ]  # fmt: skip
+
+    def test_arrays_of_any_shape_and_type_can_be_kept(self, folder):
+        given = {
+            "f": np.asfortranarray(np.arange(6.0).reshape(2, 3)), "none": np.zeros((0, 4), np.int8),
+            "number": np.array(7, np.uint16), "b": np.arange(5, dtype=np.float32)[::2],
+        }  # fmt: skip
+        found = kept(iter(given.items()))
+        for name, array in given.items():
+            assert found[name].dtype == array.dtype
+            np.testing.assert_array_equal(found[name], array)
+            found[name][...] = 1
         assert os.listdir(folder) == []
 
     def test_small_ones_are_no_file(self, folder, monkeypatch):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from florilegium.common.blocks import BLOCK
 from florilegium.models.networks import build
 from florilegium.models.parameters import (
-    BLOCK,
     _put,
     _taken,
     divide,

@@ -31,7 +31,15 @@ from florilegium.privacy.secure_sum.party import (
     sign,
 )
 from florilegium.privacy.secure_sum.plan import ImpossibleError, Plan, plan, tails
-from florilegium.privacy.secure_sum.ring import RangeError, coarse_unit, fine_unit, signed, to_narrow, to_wide
+from florilegium.privacy.secure_sum.ring import (
+    RangeError,
+    check_norm,
+    coarse_unit,
+    fine_unit,
+    signed,
+    to_narrow,
+    to_wide,
+)
 from florilegium.privacy.secure_sum.tally import Tally, TooFewError
 from tests.processes import ROOT
 
@@ -359,15 +367,16 @@ def test_integers_stand_for_numbers_within_half_a_unit_and_never_overflow() -> N
     rows[0] = np.eye(d)[0] * bound
     total = np.zeros(d, np.uint32)
     for row in rows:
-        total += to_narrow(row, bound, unit)
+        check_norm([row], bound)
+        total += to_narrow(row, unit)
     assert np.abs(signed(total) * unit - np.sum(rows, axis=0)).max() <= n * unit / 2
     most = np.zeros(1, np.uint32)
     for _ in range(n):
-        most += to_narrow(np.array([bound]), bound, unit)
+        most += to_narrow(np.array([bound]), unit)
     assert signed(most)[0] * unit == pytest.approx(n * bound, rel=1e-6)
     for wrong in (bound * 1.001, np.nan, np.inf):
         with pytest.raises(RangeError):
-            to_narrow(np.array([wrong]), bound, unit)
+            check_norm([np.array([wrong])], bound)
         with pytest.raises(RangeError):
             to_wide(np.array([wrong]), np.array([bound]), np.array([0.5]))
     whole = fine_unit(1e15)

@@ -45,7 +45,7 @@ class LowRank(Scheme):
         for _ in range(STEPS):
             p = np.linalg.qr(matrix @ q).Q
             q = matrix.T @ p
-        return [p, q]
+        return [np.ascontiguousarray(p), np.ascontiguousarray(q)]
 
     def unpack(self, reader: Reader, like: Floats) -> Floats:
         """Return P·Qᵀ."""

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.core.compression.scheme import Floats, Reader, Scheme
+from florilegium.common.blocks import blocks
 
 BUCKET = 512
-"""Number of consecutive entries of an array that share their levels, as in QSGD's experiments with 4 bits."""
+"""Number of consecutive entries of an array that share their levels, as in QSGD's experiments with 4 bits; a block
+(:data:`florilegium.common.blocks.BLOCK`) is a whole number of buckets."""
 
 
 class Quantise(Scheme):
@@ -34,17 +36,30 @@ class Quantise(Scheme):
 
     def pack(self, array: Floats, rng: np.random.Generator) -> list[NDArray[Any]]:
         """Return the bounds of the buckets, (2, buckets), and the planes of bits of the codes."""
-        size, buckets = array.size, _buckets(array.size)
-        entries = np.empty((buckets, BUCKET), array.dtype)
-        entries.reshape(-1)[:size] = array.reshape(-1)
-        entries.reshape(-1)[size:] = entries.reshape(-1)[size - 1]  # changes no bound
-        bounds = np.stack([entries.min(axis=1), entries.max(axis=1)])
+        bounds = np.empty((2, _buckets(array.size)), array.dtype)
+        planes = np.empty((self._bits, -(-array.size // 8)), np.uint8)
+        first = 0
+        for (block,) in blocks(array):
+            codes = self._codes(block, bounds[:, first : first + _buckets(len(block))], rng)
+            for plane, bits in enumerate(planes):
+                packed = np.packbits(codes & (1 << plane))
+                bits[first * BUCKET // 8 :][: len(packed)] = packed
+            first += _buckets(len(block))
+        return [bounds, planes]
+
+    def _codes(self, block: Floats, bounds: Floats, rng: np.random.Generator) -> NDArray[np.uint8]:
+        """Return the codes of entries, (n,), and write the bounds of their buckets to ``bounds``, (2, buckets)."""
+        size = len(block)
+        entries = np.empty((bounds.shape[1], BUCKET), block.dtype)
+        entries.reshape(-1)[:size] = block
+        entries.reshape(-1)[size:] = block[size - 1]  # changes no bound
+        np.min(entries, axis=1, out=bounds[0])
+        np.max(entries, axis=1, out=bounds[1])
         steps = self._steps(bounds)
         entries -= bounds[0][:, None]
         entries /= np.where(steps > 0, steps, 1)[:, None]
         entries += rng.random(entries.shape, entries.dtype)
-        codes = np.minimum(entries, self._most, out=entries).astype(np.uint8).reshape(-1)[:size]  # rounds down
-        return [bounds, *(np.packbits(codes & (1 << plane)) for plane in range(self._bits))]
+        return np.minimum(entries, self._most, out=entries).astype(np.uint8).reshape(-1)[:size]  # rounds down
 
     def unpack(self, reader: Reader, like: Floats) -> Floats:
         """Return the levels that the codes stand for."""
@@ -52,13 +67,20 @@ class Quantise(Scheme):
         bounds = reader.numbers(2 * buckets, like.dtype).reshape(2, buckets)
         if (bounds[0] > bounds[1]).any():
             raise ValueError("a bucket of a quantised update ends below its start")
-        codes = np.zeros(buckets * BUCKET, np.uint8)
-        for plane in range(self._bits):
-            codes[:size] |= np.unpackbits(reader.take(-(-size // 8)), count=size) << plane
-        entries = codes.reshape(buckets, BUCKET).astype(like.dtype)
-        entries *= self._steps(bounds)[:, None]
-        entries += bounds[0][:, None]
-        return entries.reshape(-1)[:size].reshape(like.shape)
+        planes = reader.take(self._bits * -(-size // 8)).reshape(self._bits, -1)
+        steps, found, first = self._steps(bounds), np.empty(like.shape, like.dtype), 0
+        for (block,) in blocks(found):
+            here = slice(first, first + _buckets(len(block)))
+            codes = np.zeros((here.stop - first, BUCKET), np.uint8)
+            for plane, bits in enumerate(planes):
+                part = np.unpackbits(bits[first * BUCKET // 8 :][: -(-len(block) // 8)], count=len(block))
+                codes.reshape(-1)[: len(block)] |= part << plane
+            entries = codes.astype(like.dtype)
+            entries *= steps[here, None]
+            entries += bounds[0][here, None]
+            block[:] = entries.reshape(-1)[: len(block)]
+            first = here.stop
+        return found
 
     def _steps(self, bounds: Floats) -> Floats:
         """Return the distance between the levels of each bucket."""

@@ -8,12 +8,15 @@ the arrays that were sent, so that a message describes nothing and no message ca
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.core.wire import bounded
+from florilegium.common.blocks import fill
+from florilegium.common.spool import zeros
 from florilegium.models.parameters import Arrays, is_statistic
 
 Bytes = NDArray[np.uint8]
@@ -69,7 +72,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def pack(self, array: Floats, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return the parts that stand for ``array``; what is random is drawn from ``rng``."""
+        """Return the contiguous parts that stand for ``array``; what is random is drawn from ``rng``."""
 
     @abstractmethod
     def unpack(self, reader: Reader, like: Floats) -> Floats:
@@ -87,29 +90,46 @@ class Scheme(ABC):
         """
         return is_statistic(name) or like.dtype.char not in "fd" or self.size(like) >= like.nbytes
 
-    def message_size(self, sent: Arrays) -> int:
-        """Return the number of bytes of the message of a client that returns updates of all arrays of ``sent``."""
-        sizes = (like.nbytes if self.whole(name, like) else self.size(like) for name, like in sent.items())
-        return -(-len(sent) // 8) + sum(sizes)
+    def message_size(self, returned: Arrays, sent: int) -> int:
+        """Return the number of bytes of a client's message.
+
+        Args:
+            returned: arrays that it has received, and returns updates of.
+            sent: the number of all arrays that it has received.
+        """
+        sizes = (like.nbytes if self.whole(name, like) else self.size(like) for name, like in returned.items())
+        return -(-sent // 8) + sum(sizes)
 
     def compress(self, update: Arrays, sent: Arrays, rng: np.random.Generator) -> Bytes:
         """Return the message for an update.
 
+        A large message lies in a file, and of the update only the parts of one array at a time are in memory.
+
         Args:
-            update: the change of each array of ``sent`` that the client returns, in its shape and type.
+            update: the change of each array of ``sent`` that the client returns, in its shape; it is rounded to its
+                type.
             sent: the arrays that the client has received.
             rng: the generator of random draws.
         """
+        size = self.message_size({name: sent[name] for name in update}, len(sent))
+        message: Bytes = zeros({"": (size,)}, np.uint8)[""]
+        fill(message, (part.reshape(-1).view(np.uint8) for part in self._parts(update, sent, rng)))
+        return message
+
+    def _parts(self, update: Arrays, sent: Arrays, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
         names = sorted(sent)
-        parts: list[NDArray[Any]] = [np.packbits([name in update for name in names])]
+        yield np.packbits([name in update for name in names])
         for name in names:
             if name in update:
-                array = update[name]
-                parts += [array] if self.whole(name, sent[name]) else self.pack(array, rng)
-        return np.concatenate([np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts])
+                array = np.ascontiguousarray(update[name], sent[name].dtype)
+                yield from [array] if self.whole(name, sent[name]) else self.pack(array, rng)
 
     def restore(self, reader: Reader, sent: Arrays) -> Arrays:
-        """Return the update that the next message of ``reader`` stands for.
+        """Return the whole update that the next message of ``reader`` stands for; see :meth:`restored`."""
+        return dict(self.restored(reader, sent))
+
+    def restored(self, reader: Reader, sent: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield name and update of each array that the next message of ``reader`` stands for.
 
         Args:
             reader: the messages.
@@ -120,11 +140,9 @@ class Scheme(ABC):
         """
         names = sorted(sent)
         returned = np.unpackbits(reader.take(-(-len(names) // 8)), count=len(names))
-        update: Arrays = {}
         for name, here in zip(names, returned, strict=True):
             like = sent[name]
             if here and self.whole(name, like):
-                update[name] = reader.take(like.size, like.dtype).reshape(like.shape)
+                yield name, reader.take(like.size, like.dtype).reshape(like.shape)
             elif here:
-                update[name] = self.unpack(reader, like)
-        return update
+                yield name, self.unpack(reader, like)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from florilegium.clients.core.compression.scheme import Floats, Reader, Scheme
+from florilegium.common.blocks import blocks
 
 _INDEX = np.dtype(np.uint32)
 
@@ -33,9 +34,13 @@ class TopK(Scheme):
     def pack(self, array: Floats, rng: np.random.Generator) -> list[NDArray[Any]]:
         """Return the places and the entries, each (k,)."""
         entries = array.reshape(-1)
-        left_out = len(entries) - self._count(len(entries))
-        places = np.sort(np.argpartition(np.abs(entries), left_out)[left_out:])
-        return [places.astype(_INDEX), entries[places]]
+        count = self._count(len(entries))
+        lengths = np.abs(entries)
+        lengths.partition(len(entries) - count)
+        places = _reaching(entries, lengths[-count])
+        if len(places) > count:  # several entries are as large as the least of those that are sent
+            places = np.sort(np.argpartition(np.abs(entries), -count)[-count:]).astype(_INDEX)
+        return [places, entries[places]]
 
     def unpack(self, reader: Reader, like: Floats) -> Floats:
         """Return the array with the entries in their places, and zeros elsewhere."""
@@ -45,3 +50,12 @@ class TopK(Scheme):
         entries = np.zeros(like.size, like.dtype)
         entries[places] = reader.numbers(len(places), like.dtype)
         return entries.reshape(like.shape)
+
+
+def _reaching(entries: Floats, least: float) -> NDArray[np.uint32]:
+    """Return the places of the entries whose absolute values are ``least`` or more, in ascending order."""
+    found, start = [np.zeros(0, _INDEX)], 0
+    for (block,) in blocks(entries):
+        found.append((start + np.flatnonzero(np.abs(block) >= least)).astype(_INDEX))
+        start += len(block)
+    return np.concatenate(found)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
+from typing import cast
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
-from florilegium.apps.devices.frames import FrameError, receive, send
+from florilegium.apps.devices.frames import FrameError, ask, asked, receive, send
+from florilegium.common.spool import spooled
 from florilegium.strategies.exchange.flower_inside import identify, name_message
 
 
@@ -40,6 +43,34 @@ def _passed(act: Callable[[Connection], object], most: int | None = None) -> tup
     finally:
         here.close()
         thread.join()
+
+
+def test_what_a_process_is_asked_is_received_without_copies_of_arrays() -> None:
+    message, size = _request(), 40_000_000
+    message.content = RecordDict({
+        "config": ConfigRecord({"a": 1}),
+        "arrays": ArrayRecord({"w": Array(np.arange(size // 4, dtype=np.float32)), "none": Array(np.empty((0, 3)))}),
+    })  # fmt: skip
+    (array,) = [one for one in message.content.array_records["arrays"].values() if len(one.data) > size]
+    array.data = cast(bytes, spooled([array.data]))
+    before, context = message.content, Context(1, 2, {"x": 3}, RecordDict(), {})
+    here, there = multiprocessing.Pipe()
+    found: list[tuple[Message, Context]] = []
+    thread = Thread(target=lambda: found.append(asked(there)))
+    tracemalloc.start()
+    thread.start()
+    ask(here, message, context)
+    thread.join()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * size  # of the receiver
+    assert message.content is before
+    ((taken, state),) = found
+    assert (state, taken.metadata.message_id) == (context, "seven")
+    assert taken.content.object_id == before.object_id
+    here.close()
+    with pytest.raises((EOFError, OSError)):
+        asked(there)
 
 
 def test_what_is_sent_is_received() -> None:

@@ -17,6 +17,7 @@ from florilegium.clients.core.compression.top_k import TopK
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import Request, Work
 from florilegium.clients.layers.compression import Compression, Messages
+from florilegium.common.blocks import BLOCK
 from florilegium.common.errors import RunError
 from florilegium.models.parameters import Arrays, norm
 
@@ -82,7 +83,38 @@ def test_draws_depend_on_client_and_round_alone(tmp_path: Path) -> None:
     assert len({message("a", 1), message("a", 2), message("b", 1)}) == 3
 
 
+@pytest.mark.parametrize("size", [BLOCK, 2 * BLOCK + BUCKET + 3])
+def test_long_arrays_are_quantised_as_if_at_once(size: int) -> None:
+    """Levels, draws and planes of bits of all entries together, computed from the whole array."""
+    array, bits, rng = np.random.default_rng(2).standard_normal(size).astype(np.float32), 3, np.random.default_rng(1)
+    rows = np.pad(array, (0, -size % BUCKET), "edge").reshape(-1, BUCKET)
+    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
+    step = (high - low) / np.float32(2**bits - 1)
+    codes = np.minimum((rows - low) / step + rng.random(rows.shape, np.float32), 2**bits - 1).astype(np.uint8)
+    planes = [np.packbits(codes.ravel()[:size] >> plane & 1) for plane in range(bits)]
+    bounds, found = Quantise(bits).pack(array, np.random.default_rng(1))
+    assert bounds.tobytes() == low.tobytes() + high.tobytes()
+    assert found.tobytes() == b"".join(plane.tobytes() for plane in planes)
+    restored = _through(Quantise(bits), {"w": array}, {"w": np.zeros_like(array)})["w"]
+    assert restored.tobytes() == (codes * step + low).astype(np.float32).ravel()[:size].tobytes()
+
+
 # ----------------------------------------------------------------------------- sparse and low rank
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_of_entries_of_one_size_as_many_are_sent_as_are_lacking(equal: bool) -> None:
+    rng, size = np.random.default_rng(1), 2 * BLOCK
+    entries = (rng.permutation(np.arange(1, size + 1)) * rng.choice([-1, 1], size)).astype(np.float32)
+    lengths = np.abs(entries)
+    if equal:
+        entries[(lengths > size - 2000) & (lengths <= size - 1000)] = size - 1000
+    found = _through(TopK(1311 / size), {"w": entries}, {"w": np.zeros_like(entries)})["w"]
+    sent = found != 0
+    assert np.count_nonzero(sent) == 1311
+    assert np.array_equal(found[sent], entries[sent])
+    assert sent[lengths > size - 1000].all()
+    assert np.abs(found[sent]).min() == (size - 1000 if equal else size - 1310)
 
 
 def test_the_largest_entries_of_each_array_are_sent() -> None:

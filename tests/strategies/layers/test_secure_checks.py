@@ -11,10 +11,20 @@ import pytest
 
 from florilegium.clients.core.secure_layout import Layout, Scale, Sums
 from florilegium.clients.core.secure_wire import Terms
+from florilegium.common.blocks import BLOCK
 from florilegium.common.errors import RunError
 from florilegium.common.settings import Value
-from florilegium.models.parameters import Arrays
-from florilegium.privacy.secure_sum.ring import PRECISION, RangeError, at_random, random_error, signed, to_narrow
+from florilegium.models.parameters import Arrays, shapes_of
+from florilegium.privacy.secure_sum.ring import (
+    PRECISION,
+    RangeError,
+    at_random,
+    check_norm,
+    fine_unit,
+    random_error,
+    signed,
+    to_narrow,
+)
 from florilegium.privacy.secure_sum.tally import TooFewError
 from florilegium.strategies.layers.secure_exchange import SecureExchange, Task
 from tests.support import settings
@@ -112,15 +122,14 @@ def test_rounding_at_random_is_right_on_average_and_within_its_bound() -> None:
     """All parties have the same vector, so that rounding to the nearest is off in one direction: by 0.4·n units."""
     parties, entries, unit, rng = 50, 4000, 0.5, np.random.default_rng(1)
     values = np.full(entries, 7.4 * unit) * np.where(np.arange(entries) % 2, 1, -1)
-    limit = float(np.linalg.norm(values))
-    total = sum(signed(to_narrow(values, limit, unit, rng)) for _ in range(parties))
+    total = sum(signed(to_narrow(values, unit, rng)) for _ in range(parties))
     error = np.asarray(total) - parties * values / unit
     assert abs(error.mean()) < 6 * math.sqrt(0.24 * parties / entries)  # variance 0.4·0.6 of each
     assert np.linalg.norm(error) < 1.5 * math.sqrt(parties * entries) / 2 < 0.4 * parties * math.sqrt(entries)
     assert error.std() == pytest.approx(math.sqrt(0.24 * parties), rel=0.1)
     whole = np.array([-3.0, 0.0, 5.0])
-    assert signed(to_narrow(whole, 6.0, 1.0, rng)).tolist() == whole.tolist()
-    assert signed(to_narrow(values[:2], limit, unit)).tolist() == [-7, 7]
+    assert signed(to_narrow(whole, 1.0, rng)).tolist() == whole.tolist()
+    assert signed(to_narrow(values[:2], unit)).tolist() == [-7, 7]
 
 
 def test_a_party_rounds_at_random_by_named_draws_and_never_what_gets_noise() -> None:
@@ -160,7 +169,35 @@ def test_noise_by_devices_is_many_units(units: float, fits: bool) -> None:
         exchange._masked(dict.fromkeys(range(5), b""))
 
 
+@pytest.mark.parametrize(
+    ("parties", "coarse"), [(5, True), (2_000_000, True), (5, False)], ids=["nearest", "random", "wide"]
+)
+def test_what_is_encoded_in_blocks_is_what_is_encoded_at_once(parties: int, coarse: bool) -> None:
+    rng, sizes = np.random.default_rng(1), {"a": BLOCK + 3, "b": 5, "c": 2 * BLOCK - 1, "none": 0}
+    update = {name: rng.standard_normal((size, 1)) for name, size in sizes.items()}
+    layout, scale = Layout.of(update, {}), Scale(parties, 100.0 * parties, False, 1e3, 1.0, coarse)
+    found = scale.encode(layout, update, 3.0, 5.0, {}, 100.0, lambda: np.random.default_rng(7))
+    values = np.concatenate([*update.values()])[:, 0]
+    if coarse:
+        scaled, draws = values / scale.unit(), np.random.default_rng(7)
+        rounded = np.floor(scaled + draws.random(len(values), np.float32)) if parties > 5 else np.rint(scaled)
+        assert found.narrow.view("<i4").tolist() == rounded.tolist()
+        assert at_random(len(values), parties) == (parties > 5)
+    else:
+        assert found.wide[4:].view("<i8").tolist() == np.rint(values / fine_unit(parties * 100 * 1e3)).tolist()
+    back = scale.decode(layout, found)
+    assert (back.clients, back.weight, back.examples) == (1, 3, 5)
+    integers = found.narrow.view("<i4") if coarse else found.wide[4:].view("<i8")
+    unit = scale.unit() if coarse else fine_unit(parties * 100 * 1e3)
+    assert np.concatenate([*back.arrays.values()])[:, 0].tolist() == (integers * unit).tolist()
+    assert shapes_of(back.arrays) == shapes_of(update)
+
+
 def test_it_is_the_norm_of_all_entries_that_is_bounded() -> None:
-    assert len(to_narrow(np.array([0.6, 0.8]), 1.0, 1e-6)) == 2
+    check_norm([np.array([0.6]), np.array([[0.8]])], 1.0)
     with pytest.raises(RangeError, match="larger than the secure sum was made for"):
-        to_narrow(np.array([0.8, 0.8]), 1.0, 1e-6)
+        check_norm([np.array([0.8]), np.array([[0.8]])], 1.0)
+    long = np.full(4 * BLOCK, 1.0)  # of several blocks, each of norm 256
+    check_norm([long], 512.0)
+    with pytest.raises(RangeError):
+        check_norm([long], 511.9)
