@@ -288,12 +288,15 @@ def adapted(workers: int) -> list[Row]:
     """Measure LoRA on a transformer of MiniLM's size beside bare transformers and peft, on one core."""
     found, run = adapters.measure(), adapters.whole()
     times = ", ".join(f"{name} {found[name]:.2f} s" for name in ("ours", "bucket", "bare"))
+    private = ", ".join(f"{name} {found[name]:.2f} s" for name in ("private", "private parts", "ours"))
     needs = run["one"] - run["loaded"]
     memory = ", ".join(f"{name} {run[name] / 1e6:.0f} MB" for name in ("two", "one", "loaded"))
     return [
         Row("LoRA, a client's epoch of 256 texts: time ÷ bare transformers and peft", found["ours"] / found["bare"],
             1.05, "", times),
         Row("the same, batches by length", found["bucket"] / found["bare"], 0.8, "", times),
+        Row("the same with private texts, batches of 128 in parts of 16 by length ÷ whole batches",
+            found["private parts"] / found["private"], 0.6, "", private),
         Row("the same: bytes of an update ÷ adapters and head", found["sent"] / found["trained"], 1.02, "",
             f"{found['sent'] / 1e6:.3f} MB"),
         Row("100 clients, two workers: memory less a worker's ÷ one loaded base", (run["two"] - needs) / run["loaded"],

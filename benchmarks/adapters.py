@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import psutil
@@ -77,20 +78,29 @@ def write_base(folder: Path, width: int = 384, layers: int = 6, vocabulary: int 
     return folder
 
 
+PRIVATE: dict[str, Value] = {
+    "privacy.unit": "example", "privacy.noise-multiplier": 1.0, "privacy.clip-norm": 1.0, "batch-size": 4 * BATCH,
+}  # fmt: skip
+KINDS: dict[str, dict[str, Value]] = {
+    "ours": {}, "bucket": {"bucket": True}, "private": PRIVATE,
+    "private parts": {**PRIVATE, "micro-batch": BATCH // 2, "bucket": True},
+}  # fmt: skip
+
+
 def measure(repeats: int = 3) -> dict[str, float]:
-    """Return seconds of a local epoch: "ours", "bucket" with batches by length, "bare"; and bytes "sent", "trained"."""
+    """Return seconds of a local epoch of each of :data:`KINDS` and "bare"; and bytes "sent", "trained"."""
     with tempfile.TemporaryDirectory() as folder:
         base = write_base(Path(folder, "base"))
         work: dict[str, Callable[[], object]] = {}
-        for name, bucket in (("ours", False), ("bucket", True)):
-            keys = {**KEYS, "runs-dir": folder, "cache-dir": folder, "model": f"transformers:{base}", "bucket": bucket}
+        for name, own in KINDS.items():
+            keys = {**KEYS, "runs-dir": folder, "cache-dir": folder, "model": f"transformers:{base}", **own}
             assembly = assemble(complete(keys), one_thread=True)
             host = assembly.host(assembly.simulated_clients())
             work[name] = partial(_round, host, assembly.initial)
+        plain, initial = work["ours"], assembly.initial
         work["bare"] = _bare(base)
         seconds = alternate(work, repeats)
-        sent = _round(host, assembly.initial)
-        return seconds | {"sent": float(sent), "trained": float(num_bytes(assembly.initial))}
+        return seconds | {"sent": float(cast(int, plain())), "trained": float(num_bytes(initial))}
 
 
 def whole(clients: int = 100) -> dict[str, float]:
