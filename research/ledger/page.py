@@ -121,20 +121,19 @@ def _of_sweeps() -> list[list[str]]:
     """Return a row for each claim that a sweep of the suite's recipes states, and each value that it has tested."""
     rows = []
     for recipe in recipe_names():
-        for name, table in read_layers(recipe).sweeps.items():
+        layers = read_layers(recipe)
+        for name, table in layers.sweeps.items():
             if not table.get("claims"):
                 continue
-            file = CLAIMS_OF / f"{recipe}.{name}.toml"
-            sweep = read_sweep(recipe, name)
-            found = tomllib.loads(file.read_text("utf-8")) if file.exists() else {"verdicts": []}
+            file, sweep = CLAIMS_OF / f"{recipe}.{name}.toml", read_sweep(recipe, name)
+            if file.exists():
+                found = tomllib.loads(file.read_text("utf-8"))["verdicts"]
+            else:
+                plain = str(layers.keys["method"])  # of the variant ""
+                found = [["", o.paper, o.better or plain, o.worse or plain, "–", "not run"] for o in sweep.claims]
             rows += [
-                [f"`{recipe} {name}`{f', {sweep.over} = {value}' if value else ''}", *row]
-                for value, *row in found["verdicts"]
+                [f"`{recipe} {name}`{f', {sweep.over} = {value}' if value else ''}", *row] for value, *row in found
             ]
-            if not file.exists():
-                rows += [
-                    [f"`{recipe} {name}`", one.paper, one.better, one.worse, "–", "not run"] for one in sweep.claims
-                ]
     return rows
 
 
