@@ -88,12 +88,12 @@ def arithmetic_gap(settings: ClientSettings, task: Task, network: nn.Module, rea
         network: what is trained.
         reason: why the method's loss is no mean of examples' losses that the shared training computes; "" if it is.
     """
-    from florilegium.models.batch_norm import norms_of  # imports PyTorch
-    from florilegium.privacy.booked import supported
-
     parts = settings.micro_batch > 0
     if not parts and settings.precision == "float32":
         return ""
+    from florilegium.models.batch_norm import norms_of  # both import PyTorch
+    from florilegium.privacy.booked import supported
+
     named = "micro-batch" if parts else "precision"
     if settings.privacy.unit == "example" and not supported(network):
         return f"{named}: not with privacy.unit = 'example', whose gradients for '{settings.model}' Opacus computes"

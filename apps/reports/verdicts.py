@@ -9,7 +9,7 @@ from florilegium.apps.reports.statistics import estimate
 MEANING = (
     "Claims are orders that a paper states, not its numbers. *Difference*: mean over seeds of the first figure minus "
     "the second, ± half its 95 % interval (Student's t, paired by seed). *Holds*: the interval is above 0; *does not "
-    "hold*: below; *not distinguishable*: 0 is in it."
+    "hold*: below; *not distinguishable*: 0 is in it. Each claim is judged alone: of twenty, chance decides one."
 )
 HEAD = ("claimed by", "better", "worse", "difference", "verdict")
 """Columns of verdicts; the first three name a claim."""
