@@ -18,7 +18,7 @@ from florilegium.apps.trackers.sending import attached
 from florilegium.clients.core.wire import pack
 from florilegium.common.child import ended_with_the_parent
 from florilegium.common.errors import FlorilegiumError
-from florilegium.strategies.exchange.flower_inside import put_together_in_files, shorten_waits
+from florilegium.strategies.exchange.flower_objects import use_files
 from florilegium.strategies.folder.run_folder import Unwatched
 
 PROGRAM = "flwr-serverapp"
@@ -31,8 +31,7 @@ log = logging.getLogger("flwr")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment; with a SuperLink that has been killed, its process ends too, and releases the run."""
-    shorten_waits()
-    put_together_in_files()
+    use_files()
     with ended_with_the_parent() if Path(sys.argv[0]).name == PROGRAM else nullcontext():
         _carry_out(grid, context)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 import tempfile
 import threading
@@ -32,6 +33,7 @@ from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.run_folder import read_checkpoint
+from tests.processes import ROOT
 from tests.site import site
 
 WIDTHS = {"small": 1, "p20": 2560, "p50": 4096, "p300": 4096}
@@ -151,6 +153,7 @@ def on_devices(network: str, more: Mapping[str, Value]) -> Peaks:
     """Return the peaks of a run with two devices."""
     keys = _keys(network, 2)
     federation, dataset = federate(parse(complete(keys))[0])
+    os.environ["PYTHONPATH"] = str(ROOT)  # where devices and server find this module
     own = {"partitioner", "samples-per-client"}  # which real devices have in their data
     with tempfile.TemporaryDirectory() as folder, site(Path(folder)) as here:
         for client in range(2):

@@ -64,13 +64,13 @@ def spooled(parts: Iterable[Any]) -> Spool:
     Raises:
         FileError: if it cannot be written.
     """
-    file = _opened()
+    file = opened()
     try:
         for part in parts:
             file.write(part)
         file.flush()
     except OSError as error:
-        raise _unwritten(error) from error
+        raise unwritten(error) from error
     return Spool(file)
 
 
@@ -114,12 +114,12 @@ def zeros(shapes: Mapping[str, tuple[int, ...]], dtype: Any = np.float64) -> dic
         places[name], size = size, size - (-math.prod(shape) * kinds[name].itemsize // ALIGNED) * ALIGNED
     if size < LARGE:
         return {name: np.zeros(shape, kinds[name]) for name, shape in shapes.items()}
-    file = _opened()
+    file = opened()
     try:
         _reserve(file, size)
         memory = mmap(file.fileno(), size, access=ACCESS_WRITE)
     except OSError as error:
-        raise _unwritten(error) from error
+        raise unwritten(error) from error
     finally:
         file.close()
     return {
@@ -136,14 +136,16 @@ def _reserve(file: BinaryIO, size: int) -> None:
         file.truncate(size)
 
 
-def _opened() -> BinaryIO:
+def opened() -> BinaryIO:
+    """Return a file without a name; raise :class:`FileError` if it cannot be made."""
     try:
         return cast(BinaryIO, tempfile.TemporaryFile())
     except OSError as error:
-        raise _unwritten(error) from error
+        raise unwritten(error) from error
 
 
-def _unwritten(error: OSError) -> FileError:
+def unwritten(error: OSError) -> FileError:
+    """Return the error of a file without a name that could not be made or written."""
     return FileError(
         f"cannot write a temporary file in {tempfile.gettempdir()} ({error.strerror}): free some space, or set the "
         "environment variable TMPDIR to a folder on a larger disk"

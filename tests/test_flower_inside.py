@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import tracemalloc
+import re
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
-import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.app import Message, RecordDict
 
 from docs.generate.version_pages import INSIDE, names_inside
 from florilegium.apps.origins.code import LAYERS
-from florilegium.clients.core.wire import pack, unpack
-from florilegium.common.spool import Spool
-from florilegium.strategies.exchange import flower_inside
-from florilegium.strategies.exchange.flower_inside import ErrorCode, identify, name_message, node_pairs, put_together
+from florilegium.strategies.exchange.flower_inside import ErrorCode, identify, name_message, node_pairs
+from florilegium.strategies.exchange.flower_objects import pull, push, put_together
 from tests.processes import ROOT
 
 FILES = [path for folder in (*LAYERS, "benchmarks", "research", "docs") for path in (ROOT / folder).rglob("*.py")]
@@ -90,7 +85,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "flwr.supercore.inflatable.inflatable_object.get_object_head_values_from_object_content": ((b"",), {}),
     "flwr.supercore.inflatable.inflatable_utils.inflate_object_from_contents": (("", {}), {"objects": {}}),
     "flwr.supercore.inflatable.inflatable_utils.pull_objects": (([], None), {"initial_backoff": 0.1}),
-    "flwr.supercore.inflatable.inflatable_utils.push_objects": (({}, None), {"object_ids_to_push": set()}),
+    "flwr.supercore.inflatable.inflatable_utils.push_object_contents_from_iterable": (([], None), {}),
     "flwr.supercore.interceptors.http.runtime_version.RuntimeVersionHttpInterceptor": ((), {"component_name": ""}),
     "flwr.supernode.cli.flower_supernode._parse_supernode_lifespan_config": ((), {}),
     "flwr.supernode.fleet_http_connection.http_request_response": (("", True, None, KEYS, None, None), {}),
@@ -133,47 +128,23 @@ def test_a_connection_consists_of_eight_functions() -> None:
     assert used - SuperNodeLifespanConfig.__annotations__.keys() == set()
 
 
-def test_waits_of_the_grid_are_those_that_are_shortened() -> None:
+def test_functions_of_the_grid_that_are_replaced_are_those_it_calls() -> None:
     from flwr.supercore.inflatable import inflatable_utils
     from flwr.superlink.grid import http_grid
 
-    found: Any = http_grid.pull_objects
-    # Another test of this process may have shortened them.
-    assert getattr(found, "func", found) is inflatable_utils.pull_objects
-    assert "pull_objects(" in inspect.getsource(http_grid.HttpGrid)
-
-
-def test_messages_of_the_grid_are_put_together_by_the_function_that_is_replaced() -> None:
-    from flwr.supercore.inflatable import inflatable_utils
-    from flwr.superlink.grid import http_grid
-
-    assert http_grid.inflate_object_from_contents in (inflatable_utils.inflate_object_from_contents, put_together)
-    assert "inflate_object_from_contents(msg_id, all_object_contents)" in inspect.getsource(http_grid.HttpGrid)
-
-
-@pytest.mark.parametrize("large", [True, False])
-def test_a_received_message_is_put_together_as_flower_does(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two arrays of several chunks each, of which many are equal; large ones take memory for a chunk at a time."""
-    identify()
-    size = 12_000_000
-    monkeypatch.setattr(flower_inside, "LARGE", size if large else 1 << 40)
-    arrays = {"zeros": np.zeros(size, np.uint8), "other": np.arange(size // 4, dtype=np.float32), "small": np.ones(3)}
-    message = Message(RecordDict({"arrays": pack(arrays), "c": ConfigRecord({"a": 1})}), 5, "train")
-    contents = {name: one.deflate() for name, one in get_all_nested_objects(message).items()}
-    theirs = cast(Message, inflate_object_from_contents(message.object_id, {**contents}))
-    tracemalloc.start()
-    found = put_together(message.object_id, {**contents})
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < size if large else peak > 2 * size
-    assert found.content["c"] == theirs.content["c"]
-    for name, array in unpack(found.content.array_records["arrays"]).items():
-        assert array.tobytes() == arrays[name].tobytes()
-        kept = isinstance(found.content.array_records["arrays"][name].data, Spool)
-        assert kept == (large and name != "small")
-    lacking = {name: content for name, content in contents.items() if not content.startswith(b"ArrayChunk")}
-    with pytest.raises(KeyError):
-        put_together(message.object_id, lacking)
+    ours = {"pull_objects": pull, "push_objects": push, "inflate_object_from_contents": put_together}
+    source = inspect.getsource(http_grid.HttpGrid)
+    for name, function in ours.items():
+        # Another test of this process may have replaced them.
+        assert getattr(http_grid, name) in (getattr(inflatable_utils, name), function)
+        assert f"{name}(" in source
+    assert "inflate_object_from_contents(msg_id, all_object_contents)" in source
+    calls = (
+        r"pull_objects\(\s+object_ids=.*?,\s+pull_object_fn=",
+        r"push_objects\(\s+all_objects,\s+push_object_fn=.*?object_ids_to_push=",
+    )
+    for call in calls:
+        assert re.search(call, source, re.DOTALL)
 
 
 def test_a_message_keeps_the_id_that_it_is_given() -> None:

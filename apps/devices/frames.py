@@ -2,23 +2,30 @@
 
 What it returns is read as data alone, since the process may send anything: the standard library's ``Connection.recv``
 would carry out what a pickle says, in the supervisor. Arrays are frames of their own, so that models above Flower's
-2 GB of one protobuf message fit, and none is copied to be sent.
+2 GB of one protobuf message fit; in the supervisor large ones are never whole in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from multiprocessing.connection import Connection
 
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
+from florilegium.clients.core.wire import holding
+from florilegium.common.errors import FileError
+from florilegium.common.spool import LARGE, Spool, spooled
+
 _CONTENT, _ERROR = b"content", b"error"
 _WORD = 64
 """The most bytes of a frame that says what follows, or of a number."""
 _REASON = 1 << 16
 """The most bytes of an error's reason."""
+_PIECE = 1 << 22
+"""The most bytes of an array in one frame."""
 
 
 class FrameError(Exception):
@@ -34,14 +41,15 @@ def ask(connection: Connection, message: Message, context: Context) -> None:
     finally:
         message.content = whole
     for _, _, array in _arrays(whole):
-        connection.send_bytes(array.data)
+        _send_bytes(connection, array.data)
 
 
 def asked(connection: Connection) -> tuple[Message, Context]:
     """Receive what :func:`ask` has sent; :class:`EOFError` or :class:`OSError` if there is no more."""
     message, context = connection.recv()
     for record, name, array in [*_arrays(message.content)]:
-        record[name] = Array(array.dtype, array.shape, array.stype, connection.recv_bytes())
+        data = _whole(_pieces(lambda _: connection.recv_bytes())[1])  # the app may have another class of files
+        record[name] = Array(array.dtype, array.shape, array.stype, data)
     return message, context
 
 
@@ -67,6 +75,7 @@ def receive(connection: Connection, request: Message, most: int | None) -> tuple
 
     Raises:
         FrameError: if it is something else, or longer.
+        FileError: if large arrays cannot be written to a file.
         EOFError, OSError: if the process has died.
     """
     left = [most]
@@ -93,7 +102,7 @@ def receive(connection: Connection, request: Message, most: int | None) -> tuple
         else:
             raise FrameError("it has sent neither content nor an error")
         return reply, _records(take)
-    except (FrameError, EOFError, OSError):
+    except (FrameError, FileError, EOFError, OSError):
         raise
     except Exception as error:  # protobuf and Flower raise errors of several kinds
         raise FrameError(f"it has sent what is no message ({type(error).__name__})") from error
@@ -115,11 +124,43 @@ def _hollow(records: RecordDict) -> RecordDict:
 def _send_records(connection: Connection, records: RecordDict) -> None:
     connection.send_bytes(recorddict_to_proto(_hollow(records)).SerializeToString())
     for _, _, array in _arrays(records):
-        connection.send_bytes(array.data)
+        _send_bytes(connection, array.data)
 
 
-def _records(take: Callable[[], bytes]) -> RecordDict:
-    records = recorddict_from_proto(ProtoRecordDict.FromString(take()))
+def _records(take: Callable[[int | None], bytes]) -> RecordDict:
+    records = recorddict_from_proto(ProtoRecordDict.FromString(take(None)))
     for record, name, array in [*_arrays(records)]:
-        record[name] = Array(array.dtype, array.shape, array.stype, take())
+        size, pieces = _pieces(take)
+        data = spooled(pieces) if size >= LARGE else _whole(pieces)
+        record[name] = holding(array.dtype, array.shape, array.stype, data)
     return records
+
+
+def _send_bytes(connection: Connection, data: bytes | Spool | memoryview) -> None:
+    """Send how many bytes there are, and then these, a frame for each few."""
+    connection.send_bytes(str(len(data)).encode())
+    whole = memoryview(data)
+    for start in range(0, len(data), _PIECE):
+        connection.send_bytes(whole[start : start + _PIECE])
+
+
+def _pieces(take: Callable[[int | None], bytes]) -> tuple[int, Iterator[bytes]]:
+    """Return the size of what :func:`_send_bytes` sends, and its pieces; ``take`` a frame of so many bytes at most."""
+    size = int(take(_WORD))
+
+    def pieces() -> Iterator[bytes]:
+        left = size
+        while left > 0:
+            piece = take(min(left, _PIECE))
+            if not piece:
+                raise FrameError("it has sent fewer bytes than it has said")
+            left -= len(piece)
+            yield piece
+
+    return size, pieces()
+
+
+def _whole(pieces: Iterator[bytes]) -> bytes:
+    whole = BytesIO()  # which gives its bytes away without a copy, as a join of pieces does not
+    whole.writelines(pieces)
+    return whole.getvalue()

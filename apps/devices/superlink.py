@@ -26,7 +26,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_objects, push_objects
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import RunNotRunningException
@@ -39,8 +38,8 @@ from flwr.supernode.start_client_internal import _verify_fab
 
 from florilegium.apps.devices.resident import App
 from florilegium.clients.core.joining import OWN, apart, is_joined, together
-from florilegium.clients.core.wire import to_files
-from florilegium.strategies.exchange.flower_inside import FIRST_RETRY, ObjectTree, name_message, put_together
+from florilegium.strategies.exchange.flower_inside import ObjectTree, name_message
+from florilegium.strategies.exchange.flower_objects import pull, push, put_together
 
 log = logging.getLogger("flwr")
 
@@ -154,14 +153,13 @@ class Link:
         """
         run = message.metadata.run_id
         ids = [one.object_id for one in iterate_object_tree(tree)]
-        contents = pull_objects(ids, lambda name: self._pull_object(run, name), initial_backoff=FIRST_RETRY)
+        contents = pull(ids, lambda name: self._pull_object(run, name))
         self._confirm(run, tree.object_id)
         whole = put_together(tree.object_id, contents)
         name_message(whole, tree.object_id)
         if is_joined(whole.content):
             self._joined.add(tree.object_id)
             whole.content = apart(whole.content)
-        to_files(whole.content)
         return whole
 
     def app(self, run_id: int, trust: Callable[[int, bytes], None]) -> tuple[App, Context, str] | None:
@@ -189,13 +187,11 @@ class Link:
         if asked in self._joined and reply.has_content():
             reply.content = together(reply.content, OWN)
         self._joined.discard(asked)
-        if reply.has_content():
-            to_files(reply.content)  # from which chunks are cut one at a time
         name_message(reply, reply.object_id)
         with no_object_id_recompute():
             wanted, session = self._send(reply, get_object_tree(reply), seconds)
-            push_objects(
+            push(
                 get_all_nested_objects(reply),
                 lambda name, content: self._push_object(run, session, name, content),
-                object_ids_to_push=wanted,
+                wanted,
             )

@@ -101,7 +101,7 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     record, start = ArrayRecord(), 0
     for name, array in ordered.items():
         end = start + len(heads[name]) + array.nbytes
-        record[name] = _holding(str(array.dtype), array.shape, _NUMPY, data[start:end])
+        record[name] = holding(str(array.dtype), array.shape, _NUMPY, data[start:end])
         start = end
     return record
 
@@ -113,8 +113,8 @@ def _head(array: NDArray[Any]) -> bytes:
     return head.getvalue()
 
 
-def _holding(dtype: str, shape: tuple[int, ...], kind: str, data: Spool | memoryview) -> Array:
-    """Return a Flower array with bytes of a file; its constructor takes none, though all that reads them does."""
+def holding(dtype: str, shape: tuple[int, ...], kind: str, data: bytes | Spool | memoryview) -> Array:
+    """Return a Flower array with bytes, also of a file: its constructor takes none, though all readers do."""
     array = Array(dtype, shape, kind, b"")
     array.data = cast(bytes, data)
     return array
@@ -136,7 +136,7 @@ def flat(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord | ConfigRecord:
     size = sum(-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays.values())
     if size >= LARGE:
         record = ArrayRecord()  # whose own constructor would take bytes alone
-        record["flat"] = _holding(layout, (size,), _FLAT, spooled(parts))
+        record["flat"] = holding(layout, (size,), _FLAT, spooled(parts))
         return record
     data = b"".join(parts)
     if size <= _ONE_OBJECT:
@@ -149,7 +149,7 @@ def to_files(content: RecordDict) -> None:
     for record in content.array_records.values():
         for name, array in [*record.items()]:
             if isinstance(array.data, bytes) and len(array.data) >= LARGE:
-                record[name] = _holding(array.dtype, array.shape, array.stype, spooled([array.data]))
+                record[name] = holding(array.dtype, array.shape, array.stype, spooled([array.data]))
 
 
 def unpack(record: ArrayRecord | ConfigRecord, *, copy: bool = True) -> Arrays:

@@ -73,8 +73,12 @@ INSIDE = {
         "tests/test_flower_inside.py::test_functions_take_the_arguments_that_they_are_given",
     ),
     "strategies/exchange/flower_inside.py": (
-        "ids of messages, kinds of errors, shorter waits, `--node-config`",
+        "ids of messages, kinds of errors, `--node-config`",
         "tests/test_flower_inside.py::test_a_message_keeps_the_id_that_it_is_given",
+    ),
+    "strategies/exchange/flower_objects.py": (
+        "send and receive messages with a few of their objects in memory",
+        "tests/test_flower_inside.py::test_functions_of_the_grid_that_are_replaced_are_those_it_calls",
     ),
 }
 """The modules that use more of Flower than that, with what for, and the test that says what a version changed."""

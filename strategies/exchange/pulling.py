@@ -40,7 +40,7 @@ def pull(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message 
     """Yield the replies that have arrived, each with the id of its request; the reason for one that cannot be read.
 
     Raises:
-        RunError: if a simulation cannot go on.
+        RunError: if the run cannot go on.
     """
     try:
         replies = list(grid.pull_messages(message_ids))
@@ -65,9 +65,9 @@ def _apart(reply: Message) -> Message | str:
     if reply.has_content():
         try:
             reply.content = apart(reply.content)
-            to_files(reply.content)  # or the server would have the models of all devices in memory
         except RunError as error:
             return str(error)
+        to_files(reply.content)  # or the server would have the models of all devices in memory
     return reply
 
 
@@ -75,7 +75,7 @@ class Pulls:
     """Pulls of devices' replies that go on in threads."""
 
     def __init__(self) -> None:
-        self._ended: SimpleQueue[tuple[Sequence[str], Found]] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[Sequence[str], Found | RunError]] = SimpleQueue()
         self._began: dict[str, float] = {}  # the requests whose replies a thread pulls, and since when
 
     def look(self, grid: Grid, nodes: Mapping[str, int]) -> Found:
@@ -84,6 +84,9 @@ class Pulls:
         Args:
             grid: the connection to the nodes.
             nodes: the ids of the requests that are waited for, and the node of each.
+
+        Raises:
+            RunError: if the run cannot go on, such as for lack of room on the disk.
         """
         idle = [message_id for message_id in nodes if message_id not in self._began]
         size = max(1, -(-len(idle) // THREADS))
@@ -95,6 +98,8 @@ class Pulls:
         try:
             while True:
                 ids, replies = self._ended.get_nowait()
+                if isinstance(replies, RunError):
+                    raise replies
                 found += replies
                 for message_id in ids:
                     del self._began[message_id]
@@ -109,8 +114,14 @@ class Pulls:
         return found
 
     def _begin(self, grid: Grid, message_ids: Sequence[str]) -> Thread:
+        def carry_out() -> None:
+            try:
+                self._ended.put((message_ids, [*pull(grid, message_ids)]))
+            except RunError as error:
+                self._ended.put((message_ids, error))
+
         self._began |= dict.fromkeys(message_ids, time.monotonic())
         # A daemon, so that a pull that Flower goes on with for minutes does not hold up the end of the run.
-        thread = Thread(target=lambda: self._ended.put((message_ids, [*pull(grid, message_ids)])), daemon=True)
+        thread = Thread(target=carry_out, daemon=True)
         thread.start()
         return thread

@@ -16,13 +16,12 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import HEARTBEAT_MIN_INTERVAL
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
-from flwr.superlink.grid import http_grid
 from typer.testing import CliRunner
 
 from florilegium.apps import client_app
@@ -31,10 +30,12 @@ from florilegium.apps.devices import flower_inside, superlink, supernode
 from florilegium.apps.devices.resident import App, DiedError, Resident
 from florilegium.apps.devices.supernode import Answers
 from florilegium.apps.devices.unasked import Unasked
+from florilegium.clients.core.wire import holding
 from florilegium.common.errors import ConfigurationError, DataError
+from florilegium.common.spool import LARGE, Spool, spooled
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
-from florilegium.strategies.exchange.flower_inside import FIRST_RETRY, ErrorCode, identify, shorten_waits
+from florilegium.strategies.exchange.flower_inside import ErrorCode, identify
 from tests.processes import ROOT, kill_family
 from tests.support import config, settings
 
@@ -130,6 +131,29 @@ def test_a_process_stays_and_takes_the_code_of_its_run(tmp_path: Path, started: 
     assert (_said(again)["calls"], _said(again)["process"]) == (2, _said(first)["process"])
     assert (_said(other)["said"], _said(other)["calls"]) == ("other", 1)
     assert _said(other)["process"] not in (_said(first)["process"], os.getpid())
+
+
+ECHO = """
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+app = ClientApp()
+
+@app.train()
+def train(message, context):
+    assert type(message.content["arrays"]["w"].data) is bytes  # this app has no class of files, or another one
+    return Message(message.content, reply_to=message)
+"""
+
+
+def test_large_arrays_reach_the_app_as_bytes_and_come_back_in_a_file(tmp_path: Path, started: list[Resident]) -> None:
+    started.append(Resident(bundled(tmp_path, "echo", PROJECT, ECHO)))
+    message, data = _message("train"), spooled([bytes(LARGE), b"end"])
+    message.content = RecordDict({"arrays": ArrayRecord()})
+    message.content.array_records["arrays"]["w"] = holding("uint8", (len(data),), "flat", data)
+    reply, _ = started[0].answer(message, _context())
+    found = reply.content.array_records["arrays"]["w"].data
+    assert isinstance(found, Spool)
+    assert found[:] == data[:]
 
 
 def test_an_error_is_an_answer(tmp_path: Path, started: list[Resident]) -> None:
@@ -327,18 +351,6 @@ def test_a_node_that_is_taken_for_connected_tries_again(
     config = SimpleNamespace(server_address="x:1", insecure=False, root_certificates=None, authentication_keys=keys)
     superlink._wait_until_free(config)  # type: ignore[arg-type]
     assert (len(slept), client.released) == (waits, released)
-
-
-def test_a_part_that_is_late_is_asked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-
-    def pull_objects(object_ids: list[str], *, initial_backoff: float = 1.0) -> None:
-        waits.append(initial_backoff)
-
-    monkeypatch.setattr(http_grid, "pull_objects", pull_objects)
-    shorten_waits()
-    http_grid.pull_objects(["a"])
-    assert waits == [FIRST_RETRY]
 
 
 def test_data_that_have_changed_are_read_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from flwr.app import Error, Message
 
 from florilegium.clients.core.reports import ALWAYS
 from florilegium.clients.core.wire import Reply, Request, Work
+from florilegium.common.errors import FileError
 from florilegium.strategies.exchange import pulling
 from florilegium.strategies.exchange.exchange import collect, deliver
 from florilegium.strategies.exchange.expected import Expected
@@ -122,3 +123,12 @@ def test_flowers_own_words_for_what_never_came_are_put_plainly() -> None:
     reply = Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, reason), reply_to=message)
     outcome = collect(["a"], {1: ["a"]}, [reply], Expected(), deployed=True)
     assert outcome.failures == {"a": AWAY}
+
+
+def test_a_disk_without_room_ends_the_run_and_is_no_reply() -> None:
+    class Full(Grid):
+        def pull_messages(self, ids: Iterable[str]) -> list[Message]:
+            raise FileError("cannot write a temporary file")
+
+    with pytest.raises(FileError, match="temporary file"):
+        _ask(Full([1, 2]), [1, 2])
