@@ -173,7 +173,10 @@ class PeFLLClient(GeneratedClient):
     def _check(self) -> None:
         """Raise :class:`RunError` if the client has no examples, or lacks labels that the embedding needs."""
         if self.hyper.embedding not in WITHOUT_LABELS and not self.data.labeled:
-            raise RunError(f"pefll.embedding: '{self.hyper.embedding}' needs labels, which this client does not have")
+            raise RunError(
+                f"{self.settings.method}.embedding: '{self.hyper.embedding}' needs labels, which this client does not "
+                "have"
+            )
         if not len(self.data.train):
             raise RunError("this client has no examples to make a descriptor of")
 

@@ -42,8 +42,8 @@ class PeFLL(Generated):
         super().__init__(setup)
         if self.hyper.embedding == "lstm" and self.spec.kind != "characters":
             raise ConfigurationError(
-                f"pefll.embedding: 'lstm' reads characters, '{self.spec.name}' is of the kind '{self.spec.kind}'; "
-                "'linear' is for data of any kind"
+                f"{self.settings.method}.embedding: 'lstm' reads characters, '{self.spec.name}' is of the kind "
+                f"'{self.spec.kind}'; 'linear' is for data of any kind"
             )
         self._embedding = build_embedding(
             self.hyper.embedding, self.spec.shape, self.spec.classes, self.size, self.settings.seed
@@ -122,14 +122,15 @@ class PeFLL(Generated):
     def unfit(self, client: Member) -> str:
         """Return why a client cannot take part; also a device without labels, if the embedding needs labels."""
         if self.clients.deployed and not client.labeled and self.hyper.embedding not in WITHOUT_LABELS:
-            return f"it has no labels, and pefll.embedding = '{self.hyper.embedding}' looks at them"
+            return f"it has no labels, and {self.settings.method}.embedding = '{self.hyper.embedding}' looks at them"
         return super().unfit(client)
 
     def check_roster(self) -> None:
         super().check_roster()
         if self.hyper.embedding not in WITHOUT_LABELS and self.clients.ids("unlabeled"):
             raise ConfigurationError(
-                f"labeled-fraction: some clients have no labels, but pefll.embedding = '{self.hyper.embedding}' looks "
+                f"labeled-fraction: some clients have no labels, but {self.settings.method}.embedding = "
+                f"'{self.hyper.embedding}' looks "
                 f"at them. Allowed for such clients: {', '.join(sorted(WITHOUT_LABELS))}"
             )
 
@@ -138,8 +139,8 @@ class PeFLL(Generated):
         arrays = super().begin_from(network, trained)
         if (normalize := trained.facts["own"]["normalize"]) != self.hyper.normalize:
             raise ConfigurationError(
-                f"pefll.normalize: run '{self.settings.init}' has '{normalize}', this run '{self.hyper.normalize}'; "
-                f"set it to '{normalize}'"
+                f"{self.settings.method}.normalize: run '{self.settings.init}' has '{normalize}', this run "
+                f"'{self.hyper.normalize}'; set it to '{normalize}'"
             )
         return arrays
 

@@ -25,8 +25,8 @@ class PriorShift(FedAvg):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays; begin with equal frequencies of all classes."""
-        classes, _ = classifier_shape(self.federation.network, "prior-shift", biased=True)
         if self.hyper.federation == "measured":
+            classes, _ = classifier_shape(self.federation.network, "prior-shift")
             self.beside = {BESIDE + PRIOR: np.full(classes, 1 / classes, np.float32)}
         return arrays
 

@@ -37,11 +37,11 @@ from florilegium.clients.node.host import Host, Source
 from florilegium.common.declarations import declared
 from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
 from florilegium.common.settings import Section, Value
-from florilegium.models.blocks import GUIDE, OneBlock
+from florilegium.models.blocks import GUIDE, OneBlock, classifier_shape
 from florilegium.models.dry_run import random_inputs
 from florilegium.models.frozen import Frozen
 from florilegium.models.mapped import map_frozen, map_trained
-from florilegium.models.parameters import Arrays, buffers_of, parts_of
+from florilegium.models.parameters import Arrays, arrays_of, buffers_of, parts_of, whole
 from florilegium.partitions.clientdata import constant, validating
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import dataset_of
@@ -197,6 +197,8 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
             f"model: '{settings.model}' is a single block: {network.why}. Method '{settings.method}' cuts a network "
             f"into body and head: return an nn.Sequential of blocks, or a module that states blocks = [...] ({GUIDE})"
         )
+    if method.client_class().needs_bias:
+        classifier_shape(arrays_of(whole(network)), f"method '{settings.method}'", biased=True)
     augmentation = augmentation_of(settings.augment, spec)
     if augmentation is not None and not method.client_class().augments:
         raise ConfigurationError(

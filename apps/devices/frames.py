@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from multiprocessing.connection import Connection
+from typing import Any
 
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
@@ -45,12 +46,40 @@ def ask(connection: Connection, message: Message, context: Context) -> None:
 
 
 def asked(connection: Connection) -> tuple[Message, Context]:
-    """Receive what :func:`ask` has sent; :class:`EOFError` or :class:`OSError` if there is no more."""
+    """Receive what :func:`ask` has sent, without the bytes of arrays, which :func:`fill` receives then.
+
+    Raises:
+        EOFError, OSError: if there is no more.
+    """
     message, context = connection.recv()
-    for record, name, array in [*_arrays(message.content)]:
-        data = _whole(_pieces(lambda _: connection.recv_bytes())[1])  # the app may have another class of files
-        record[name] = Array(array.dtype, array.shape, array.stype, data)
     return message, context
+
+
+def fill(connection: Connection, message: Message, keep: Callable[[Iterator[bytes]], Any] | None) -> None:
+    """Receive the bytes of the arrays of a message that :func:`asked` has returned.
+
+    Args:
+        connection, message: those of :func:`asked`.
+        keep: makes of pieces what the app reads in place of bytes, for large arrays; None: it reads bytes alone.
+
+    Raises:
+        EOFError, OSError: if there is no more.
+        Exception: what ``keep`` raises, after all has been received.
+    """
+    failure: Exception | None = None
+    for record, name, array in [*_arrays(message.content)]:
+        size, pieces = _pieces(lambda _: connection.recv_bytes())
+        try:
+            data = keep(pieces) if keep and size >= LARGE else _whole(pieces)
+        except (EOFError, OSError):
+            raise
+        except Exception as error:
+            failure, data = failure or error, b""
+            for _ in pieces:
+                pass
+        record[name] = holding(array.dtype, array.shape, array.stype, data)
+    if failure is not None:
+        raise failure
 
 
 def send(connection: Connection, reply: Message, state: RecordDict) -> None:

@@ -15,17 +15,18 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from florilegium.apps.devices.flower_inside import installed_app
-from florilegium.apps.devices.frames import FrameError, ask, asked, receive, send
+from florilegium.apps.devices.frames import FrameError, ask, asked, fill, receive, send
 from florilegium.apps.devices.guard import Guard
 from florilegium.common.child import leave_signals_to_the_parent
 from florilegium.common.places import short_temporary_folder
@@ -186,14 +187,32 @@ def _answer_messages(connection: Connection, app: App, cell: Cell | None) -> Non
             return
         try:
             client_app = client_app or _load(app)
-            reply = client_app(message=message, context=context)
+            problem = None
         except LoadError as error:
-            reply = Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(error)), reply_to=message)
-        except Exception as error:
-            log.exception("the app raised an exception")
-            said = f"{type(error).__name__}: {error}"
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said), reply_to=message)
-        send(connection, reply, context.state)
+            problem = Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(error))
+        try:
+            fill(connection, message, None if problem else _files())
+        except (EOFError, OSError):
+            return
+        except Exception as error:  # of the app's own classes, such as a full disk
+            problem = _raised(error)
+        if client_app is not None and problem is None:
+            try:
+                reply = client_app(message=message, context=context)
+            except Exception as error:
+                problem = _raised(error)
+        send(connection, Message(problem, reply_to=message) if problem else reply, context.state)
+
+
+def _raised(error: Exception) -> Error:
+    """Return what the server learns of an exception of the app; call it where that is handled."""
+    log.exception("the app raised an exception")
+    return Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {error}")
+
+
+def _files() -> Callable[[Iterator[bytes]], Any] | None:
+    """Return the function of the loaded app that puts bytes in a file, whose class its own modules know; None: none."""
+    return getattr(sys.modules.get("florilegium.common.spool"), "spooled", None)
 
 
 def _load(app: App) -> ClientApp:

@@ -38,6 +38,7 @@ from flwr.supernode.start_client_internal import _verify_fab
 
 from florilegium.apps.devices.resident import App
 from florilegium.clients.core.joining import OWN, apart, is_joined, together
+from florilegium.common.memory import settle
 from florilegium.strategies.exchange.flower_inside import ObjectTree, name_message
 from florilegium.strategies.exchange.flower_objects import pull, push, put_together
 
@@ -79,6 +80,7 @@ def connected(options: Sequence[str]) -> Iterator[Link]:
         config.server_address, config.insecure, config.root_certificates, config.authentication_keys,
         config.max_retries, config.max_wait_time,
     ) as functions:  # fmt: skip
+        settle()
         yield Link(functions, config.node_config, config.trusted_entities)
 
 

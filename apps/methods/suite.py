@@ -296,6 +296,16 @@ OWN_METHODS: dict[str, Method] = {
         f"{_KEYS}.classwise:PriorShiftHyper",
         new_clients="the shared model, moved to its class prior",
     ),
+    "ditto-prior": Method(
+        "Ditto with the client's class prior", "Li et al. 2021; Menon et al. 2021",
+        _FEDAVG, f"{_CLIENTS}.ditto_prior:DittoPriorClient", f"{_KEYS}.composed:DittoPriorHyper",
+        new_clients="the global model, moved to its class prior",
+    ),
+    "pefll-prior": Method(
+        "PeFLL with the client's class prior", "Scott, thesis, chapter 4; Menon et al. 2021",
+        f"{_STRATEGIES}.pefll:PeFLL", f"{_CLIENTS}.pefll_prior:PeFLLPriorClient", f"{_KEYS}.composed:PeFLLPriorHyper",
+        new_clients="a model generated from its examples, moved to its class prior",
+    ),
     "fedcp": Method(
         "Features separated by a policy", "Zhang et al. 2023",
         f"{_STRATEGIES}.fedcp:FedCP", f"{_CLIENTS}.fedcp:FedCPClient", f"{_KEYS}.conditional:FedCPHyper",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -133,7 +134,7 @@ def write_sweep(
             tables.append(pairs_table(between, heading + (unweighted if by_client != figure else "")))
     judged = [*_claims(sweep, pools, next((label for label in labels if label not in sweep.variants), ""))]
     tables += [Table("do published claims hold?", (sweep.over, *HEAD), judged)] if judged else []
-    remarks = list(dict.fromkeys(note for section in sections_of for note in notes(section, [sweep.over])))
+    remarks = _remarks(sweep.over, dict(zip(values, sections_of, strict=True)))
     picture = _draw(found, labels, values, sweep.over, f"mean {unit}{of}", scale(figure, known)[0])
     remove_report(target)
     write_picture(picture, target / "report.png")
@@ -152,6 +153,13 @@ def write_sweep(
         found_runs = [run for pool in pools.values() for run in pool.runs]
         write_html(sections(found_runs), [], target / FILE, title, [Lead(main, picture)])
     return report
+
+
+def _remarks(over: str, sections: Mapping[Value | None, Section]) -> list[str]:
+    """Return the remarks on the sections of a sweep, with the value of ``over`` where they are not on all of them."""
+    found = {value: notes(section, [over]) for value, section in sections.items()}
+    whole = [note for note in dict.fromkeys(chain(*found.values())) if all(note in own for own in found.values())]
+    return [*whole, *(f"{over} = {value}: {note}" for value, own in found.items() for note in own if note not in whole)]
 
 
 def _claims(sweep: Sweep, pools: Mapping[Place, Pool], plain: str) -> Iterator[tuple[str, ...]]:

@@ -107,7 +107,8 @@ class BaseClient(NumPyClient):
     """Whether the method trains by :meth:`descend`, which applies ``augment``; otherwise that key is refused."""
     needs_blocks: ClassVar[bool] = False
     """Whether the method cuts the network into body and head, so that a network of a single block is refused."""
-
+    needs_bias: ClassVar[bool] = False
+    """Whether the method changes the bias of the last layer, so that a network without one is refused."""
     by_column: ClassVar[bool] = False
     """Whether a device that lacks columns of the table takes part; the method says what it does without them."""
     needs: ClassVar[frozenset[str]] = frozenset()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
-import sys
 from functools import lru_cache
 
 import torch
 from threadpoolctl import threadpool_limits
 
 from florilegium.common.errors import ConfigurationError
+from florilegium.common.memory import keep_freed, trim
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEEP = 1 << 30
 SMALL = 1_000_000
 """Number of parameters from which on a network is worth several threads (docs/deployment.md)."""
 OWN_THREADS = "OMP_NUM_THREADS"
@@ -38,9 +35,7 @@ def tune_process(device: str, *, one_thread: bool) -> torch.device:
     if one_thread:
         torch.set_num_threads(1)
         threadpool_limits(1)
-    if glibc := _glibc():
-        glibc.mallopt(_M_MMAP_THRESHOLD, _KEEP)
-        glibc.mallopt(_M_TRIM_THRESHOLD, _KEEP)
+    keep_freed()
     # Asked otherwise, the CUDA runtime would start in this process, and no worker that uses a GPU could be forked.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     if device == "auto":
@@ -74,13 +69,4 @@ def return_memory() -> None:
     models among them, which are parts of reference cycles.
     """
     gc.collect()
-    if glibc := _glibc():
-        glibc.malloc_trim(0)
-
-
-def _glibc() -> ctypes.CDLL | None:
-    """Return the C library of this process if it is the GNU one."""
-    if sys.platform != "linux":
-        return None
-    found = ctypes.CDLL(None)
-    return found if hasattr(found, "mallopt") and hasattr(found, "malloc_trim") else None
+    trim()

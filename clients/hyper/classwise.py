@@ -47,15 +47,20 @@ class FedGenHyper(Section):
     diversity: float = key(1.0, "weight of the generator's diversity loss", ge=0)
 
 
-class PriorShiftHyper(Section):
-    """Keys ``prior-shift.*``."""
+class OwnPriorHyper(Section):
+    """Keys of methods with the logits of a client's own class prior."""
 
     smoothing: float = key(
         0.05, "examples per class, of the federation's class prior, that a client adds to its own", ge=0
     )
+    iterations: int = key(100, "most steps in which a client without labels estimates its class prior", ge=0)
+
+
+class PriorShiftHyper(OwnPriorHyper):
+    """Keys ``prior-shift.*``."""
+
     federation: Literal["measured", "uniform", "adjusted"] = key(
         "measured",
         "class prior of the shared model: measured, by frequencies that clients send; taken to be `uniform`; or "
         "`adjusted`: uniform, as clients train with their own prior's logits",
     )
-    iterations: int = key(100, "most steps in which a client without labels estimates its class prior", ge=0)

@@ -1,7 +1,8 @@
 """The objects that Flower makes of a message, a few at a time in memory on their way to the SuperLink and from there.
 
 Flower's own functions hold the contents of all objects of a message at once, where they send as where they receive: for
-a model that is some copies of it. Here the chunks of arrays lie in a file until the message is put together.
+a model that is some copies of it. Here the chunks of arrays lie in a file until the message is put together, and memory
+that is free again goes back to the system.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
     push_object_contents_from_iterable,
 )
 
+from florilegium.common.memory import Passing, settle
 from florilegium.common.spool import LARGE, Spool, opened, spooled, unwritten
 
 FIRST_RETRY = 0.05
@@ -43,6 +45,7 @@ def use_files() -> None:
     if all(hasattr(http_grid, name) for name in ours):  # other versions of Flower may lack them
         for name, function in ours.items():
             setattr(http_grid, name, function)
+        settle()
 
 
 class Contents(dict[str, bytes]):
@@ -106,10 +109,12 @@ def pull(object_ids: Iterable[str], pull_object_fn: Callable[[str], bytes]) -> C
     Raises:
         Exception: of several kinds, if the SuperLink does not have all of them.
     """
-    contents = Contents()
+    contents, passing = Contents(), Passing()
 
     def keep(name: str) -> bytes:
-        contents.keep(name, pull_object_fn(name))
+        content = pull_object_fn(name)
+        contents.keep(name, content)
+        passing.add(len(content))
         return b""
 
     pull_objects([*dict.fromkeys(object_ids)], keep, initial_backoff=FIRST_RETRY)
@@ -155,7 +160,7 @@ def push(
     Raises:
         Exception: of several kinds, if one cannot be sent.
     """
-    room, failed = Semaphore(_IN_THE_AIR), Event()
+    room, failed, passing = Semaphore(_IN_THE_AIR), Event(), Passing()
     wanted = None if object_ids_to_push is None else {*object_ids_to_push}
 
     def contents() -> Iterator[tuple[str, bytes]]:
@@ -169,6 +174,7 @@ def push(
     def send(name: str, content: bytes) -> None:
         try:
             push_object_fn(name, content)
+            passing.add(len(content))
         except BaseException:
             failed.set()
             raise

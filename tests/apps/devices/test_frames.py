@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,7 +18,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.common.serde import recorddict_to_proto
 
 from florilegium.apps.devices import frames
-from florilegium.apps.devices.frames import FrameError, ask, asked, receive, send
+from florilegium.apps.devices.frames import FrameError, ask, asked, fill, receive, send
+from florilegium.common.errors import FileError
 from florilegium.common.spool import Spool, spooled
 from florilegium.strategies.exchange.flower_inside import identify, name_message
 
@@ -58,7 +59,12 @@ def test_what_a_process_is_asked_is_received_without_copies_of_arrays() -> None:
     before, context = message.content, Context(1, 2, {"x": 3}, RecordDict(), {})
     here, there = multiprocessing.Pipe()
     found: list[tuple[Message, Context]] = []
-    thread = Thread(target=lambda: found.append(asked(there)))
+
+    def receive_it() -> None:
+        found.append(asked(there))
+        fill(there, found[0][0], None)
+
+    thread = Thread(target=receive_it)
     tracemalloc.start()
     thread.start()
     ask(here, message, context)
@@ -105,6 +111,32 @@ def test_fewer_bytes_than_said_are_an_error() -> None:
 
     with pytest.raises(FrameError, match="fewer bytes"):
         _passed(act)
+
+
+def test_what_the_app_cannot_keep_is_an_error_after_all_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the next message is understood."""
+    monkeypatch.setattr(frames, "LARGE", 1000)
+    message = _request()
+    arrays = {"large": Array(np.zeros(3_000_000)), "small": Array(np.ones(3)), "more": Array(np.ones(4_000))}
+    message.content = RecordDict({"arrays": ArrayRecord(arrays)})
+    here, there = multiprocessing.Pipe()
+
+    def write() -> None:
+        for _ in range(2):
+            ask(here, message, Context(1, 2, {}, RecordDict(), {}))
+
+    def full(pieces: Iterator[bytes]) -> bytes:
+        next(pieces)
+        raise FileError("the disk is full")
+
+    thread = Thread(target=write, daemon=True)
+    thread.start()
+    first, _ = asked(there)
+    with pytest.raises(FileError, match="the disk is full"):
+        fill(there, first, full)
+    second, _ = asked(there)
+    fill(there, second, b"".join)
+    assert second.content.object_id == message.content.object_id
 
 
 def test_what_is_sent_is_received() -> None:
