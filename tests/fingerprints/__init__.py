@@ -66,6 +66,10 @@ OWN: Mapping[str, Keys] = {
         "num-clients": 4, "samples-per-client": 40, "participation": 1.0, "rounds": 4,
     },
     "pefll": SMALL_HYPERNETWORK,
+    "pefll-prior": {
+        "model": "mlp", "unseen-fraction": 0.34, "server-learning-rate": 0.1, "pefll-prior.hidden-width": 8,
+        "pefll-prior.descriptor-size": 4,
+    },
     "pfedhn": SMALL_HYPERNETWORK,
     "flowdup": SUBSPACE | {"labeled-fraction": 0.67},
     "ld-fedavg": SUBSPACE,

@@ -376,7 +376,7 @@ def test_what_is_refused(run: Runs, keys: dict[str, Value], message: str) -> Non
 SUPPORTED = [
     "fedavg", "fedprox", "fedsr", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedbn", "ditto", "pfedfda", "per-fedavg",
     "pfedme", "knn-per", "ld-fedavg", "fedtta", "ppfe", "apfl", "fedala", "fedrod", "fedcp", "gpfl", "feddyn", "moon",
-    "fednova", "fedgen", "hyperfedzero", "fedit", "ffa-lora", "fedsa-lora", "prior-shift",
+    "fednova", "fedgen", "hyperfedzero", "fedit", "ffa-lora", "fedsa-lora", "prior-shift", "ditto-prior",
 ]  # fmt: skip
 OWN: dict[str, dict[str, Value]] = {
     "fedbn": {"model": "cnn-bn"}, "ld-fedavg": {"ld-fedavg.dimensions": 50},
