@@ -31,7 +31,7 @@ log = logging.getLogger("flwr")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment; with a SuperLink that has been killed, its process ends too, and releases the run."""
-    use_files()
+    use_files(grid)
     with ended_with_the_parent() if Path(sys.argv[0]).name == PROGRAM else nullcontext():
         _carry_out(grid, context)
 

@@ -9,12 +9,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
+import httpx
 import pytest
 from flwr.app import Message, RecordDict
+from flwr.supercore.retry import make_simple_http_retry_invoker
 
 from docs.generate.version_pages import INSIDE, names_inside
 from florilegium.apps.origins.code import LAYERS
-from florilegium.strategies.exchange.flower_inside import ErrorCode, identify, name_message, node_pairs
+from florilegium.strategies.exchange import flower_inside
+from florilegium.strategies.exchange.flower_inside import (
+    ErrorCode,
+    bear_internal_errors,
+    identify,
+    name_message,
+    node_pairs,
+)
 from florilegium.strategies.exchange.flower_objects import pull, push, put_together
 from tests.processes import ROOT
 
@@ -88,7 +97,6 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "flwr.supercore.inflatable.inflatable_utils.push_object_contents_from_iterable": (([], None), {}),
     "flwr.supercore.interceptors.http.runtime_version.RuntimeVersionHttpInterceptor": ((), {"component_name": ""}),
     "flwr.supernode.cli.flower_supernode._parse_supernode_lifespan_config": ((), {}),
-    "flwr.supernode.fleet_http_connection.http_request_response": (("", True, None, KEYS, None, None), {}),
     "flwr.supernode.node_auth_http_interceptor.NodeAuthHttpInterceptor": (KEYS, {}),
     "flwr.supernode.start_client_internal._verify_fab": ((None, {}), {}),
 }  # fmt: skip
@@ -145,6 +153,54 @@ def test_functions_of_the_grid_that_are_replaced_are_those_it_calls() -> None:
     )
     for call in calls:
         assert re.search(call, source, re.DOTALL)
+
+
+def test_functions_of_a_connection_are_those_that_are_used() -> None:
+    from flwr.supernode import fleet_http_connection
+
+    inspect.signature(fleet_http_connection.http_request_response).bind("", True, None, KEYS, None, None)
+    source = inspect.getsource(inspect.unwrap(fleet_http_connection.http_request_response))
+    assert "retry_invoker = make_simple_http_retry_invoker()" in source
+
+
+class _Answers:
+    """Fails so many times with an HTTP status, then succeeds."""
+
+    def __init__(self, status: int, times: int) -> None:
+        self.status, self.left, self.calls = status, times, 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.left:
+            self.left -= 1
+            response = httpx.Response(self.status, request=httpx.Request("POST", "http://superlink"))
+            response.raise_for_status()
+        return "done"
+
+
+@pytest.fixture
+def invoker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Flower's, with a clock of its own."""
+    now = [0.0]
+    monkeypatch.setattr(flower_inside.time, "monotonic", lambda: now[0])
+    made = make_simple_http_retry_invoker()
+    made.wait_function = lambda seconds: now.__setitem__(0, now[0] + seconds)
+    return made
+
+
+def test_internal_errors_of_the_superlink_are_borne_for_two_minutes(invoker: Any) -> None:
+    with pytest.raises(httpx.HTTPStatusError):
+        invoker.invoke(_Answers(500, 1))  # as Flower does
+    bear_internal_errors(invoker)
+    for _ in range(30):  # each request has its own two minutes
+        assert invoker.invoke(_Answers(500, 4)) == "done"
+    never = _Answers(500, 10_000)
+    with pytest.raises(httpx.HTTPStatusError):
+        invoker.invoke(never)
+    assert 5 < never.calls < 30
+    assert invoker.invoke(_Answers(503, 1)) == "done"
+    with pytest.raises(httpx.HTTPStatusError):
+        invoker.invoke(_Answers(404, 1))
 
 
 def test_a_message_keeps_the_id_that_it_is_given() -> None:

@@ -28,18 +28,19 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.retry.retry_invoker import RetryInvoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.telemetry import EventType
+from flwr.supernode import fleet_http_connection
 from flwr.supernode.cli.flower_supernode import SuperNodeLifespanConfig, _parse_supernode_lifespan_config
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.fleet_http_connection import http_request_response
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.start_client_internal import _verify_fab
 
 from florilegium.apps.devices.resident import App
 from florilegium.clients.core.joining import OWN, apart, is_joined, together
 from florilegium.common.memory import settle
-from florilegium.strategies.exchange.flower_inside import ObjectTree, name_message
+from florilegium.strategies.exchange.flower_inside import ObjectTree, bear_internal_errors, name_message
 from florilegium.strategies.exchange.flower_objects import pull, push, put_together
 
 log = logging.getLogger("flwr")
@@ -76,12 +77,30 @@ def connected(options: Sequence[str]) -> Iterator[Link]:
         "SuperNode terminated gracefully.",
         grpc_servers=[run_health_server_grpc_no_tls(health)] if health else [],
     )
-    with http_request_response(
+    with _patient(), fleet_http_connection.http_request_response(
         config.server_address, config.insecure, config.root_certificates, config.authentication_keys,
         config.max_retries, config.max_wait_time,
     ) as functions:  # fmt: skip
         settle()
         yield Link(functions, config.node_config, config.trusted_entities)
+
+
+@contextmanager
+def _patient() -> Iterator[None]:
+    """Context in which connections are made that bear internal errors of the SuperLink."""
+    module: Any = fleet_http_connection
+    make = module.make_simple_http_retry_invoker
+
+    def patient() -> RetryInvoker:
+        invoker = make()
+        bear_internal_errors(invoker)
+        return invoker
+
+    module.make_simple_http_retry_invoker = patient
+    try:
+        yield
+    finally:
+        module.make_simple_http_retry_invoker = make
 
 
 def _wait_until_free(config: SuperNodeLifespanConfig) -> None:

@@ -5,16 +5,26 @@ Versions of Flower may change it without notice; ``tests/test_flower_inside.py``
 
 from __future__ import annotations
 
+import logging
+import time
+from threading import local
 from typing import Any
 
+import httpx
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import update_console_handler
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.retry.retry_invoker import RetryInvoker, RetryState
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+log = logging.getLogger("flwr")
+
 __all__ = ["ErrorCode", "ObjectTree", "Run", "update_console_handler"]
+
+
+_INTERNAL_ERROR, _BORNE = 500, 120.0
 
 
 def identify() -> None:
@@ -25,6 +35,34 @@ def identify() -> None:
 def name_message(message: Message, name: str) -> None:
     """Give a message its id, to which its reply refers; Flower's own Grids do so where they send it."""
     message.metadata.__dict__["_message_id"] = name
+
+
+def bear_internal_errors(invoker: RetryInvoker) -> None:
+    """Let requests be made again that end with an internal error of the SuperLink, for two minutes each.
+
+    Flower's database waits five seconds for a lock, which is not enough while large models are stored and deleted.
+
+    Args:
+        invoker: what makes the requests, and already repeats those that do not reach the SuperLink.
+    """
+    gives_up, succeeded, since = invoker.should_giveup, invoker.on_success, local()
+
+    def decide(error: Exception) -> bool:
+        if not isinstance(error, httpx.HTTPStatusError) or error.response.status_code != _INTERNAL_ERROR:
+            return bool(gives_up and gives_up(error))
+        if not hasattr(since, "first"):
+            since.first = time.monotonic()
+            log.warning("the SuperLink has had an internal error, such as a database that is locked; asking again")
+        if over := time.monotonic() - since.first > _BORNE:
+            del since.first
+        return over
+
+    def note(state: RetryState) -> None:
+        vars(since).pop("first", None)
+        if succeeded:
+            succeeded(state)
+
+    invoker.should_giveup, invoker.on_success = decide, note
 
 
 def node_pairs(text: str) -> dict[str, Any]:

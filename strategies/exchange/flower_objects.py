@@ -15,6 +15,7 @@ from typing import cast
 
 from flwr.app import Array, Message
 from flwr.app.message.arraychunk import ArrayChunk
+from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import (
     InflatableObject,
     get_object_body,
@@ -28,6 +29,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 
 from florilegium.common.memory import Passing, settle
 from florilegium.common.spool import LARGE, Spool, opened, spooled, unwritten
+from florilegium.strategies.exchange.flower_inside import bear_internal_errors
 
 FIRST_RETRY = 0.05
 """Seconds after which an object that has not arrived at the SuperLink yet is asked for again; then twice as long."""
@@ -37,8 +39,8 @@ _IN_THE_AIR = 4
 """The most objects whose contents are in memory while a message is sent."""
 
 
-def use_files() -> None:
-    """Let this process's connection to the SuperLink, of the ServerApp, send and receive with these functions."""
+def use_files(grid: Grid) -> None:
+    """Let a ServerApp's connection to the SuperLink send and receive with these functions."""
     from flwr.superlink.grid import http_grid  # only where messages are sent
 
     ours = {"pull_objects": pull, "push_objects": push, "inflate_object_from_contents": put_together}
@@ -46,6 +48,8 @@ def use_files() -> None:
         for name, function in ours.items():
             setattr(http_grid, name, function)
         settle()
+    if invoker := getattr(grid, "_retry_invoker", None):
+        bear_internal_errors(invoker)
 
 
 class Contents(dict[str, bytes]):

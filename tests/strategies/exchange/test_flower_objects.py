@@ -7,6 +7,7 @@ import tempfile
 import threading
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -179,7 +180,7 @@ def _grid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_grid")
 def test_the_server_uses_them() -> None:
-    use_files()
+    use_files(SimpleNamespace())
     assert (http_grid.pull_objects, http_grid.push_objects) == (pull, push)
     assert http_grid.inflate_object_from_contents is put_together
 
@@ -188,5 +189,5 @@ def test_the_server_uses_them() -> None:
 def test_another_version_of_flower_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     before = http_grid.pull_objects
     monkeypatch.delattr(http_grid, "push_objects")
-    use_files()
+    use_files(SimpleNamespace())
     assert http_grid.pull_objects is before
