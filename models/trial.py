@@ -212,7 +212,8 @@ def _shift(network: nn.Module, draw: int, width: float = 1.0) -> None:
     """Change all parameters at random, by up to half of ``width``."""
     generator = torch_generator(0, "dry run", "trained copies", draw)
     for parameter in network.parameters():
-        parameter.data.add_(torch.rand(parameter.shape, generator=generator) - 0.5, alpha=width)
+        change = torch.empty_like(parameter.data)
+        parameter.data.add_(change.uniform_(-0.5, 0.5, generator=generator), alpha=width)
 
 
 def _check_copied(network: nn.Module, x: Tensor) -> None:

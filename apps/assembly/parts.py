@@ -36,6 +36,7 @@ from florilegium.clients.core.worker import tune_process
 from florilegium.clients.node.host import Host, Source
 from florilegium.common.declarations import declared
 from florilegium.common.errors import ConfigurationError, FileError, FlorilegiumError
+from florilegium.common.memory import trim
 from florilegium.common.settings import Section, Value
 from florilegium.models.blocks import GUIDE, OneBlock, classifier_shape
 from florilegium.models.dry_run import random_inputs
@@ -222,6 +223,7 @@ def assemble(config: Mapping[str, Value], *, one_thread: bool, one_process: bool
     except ValueError as error:
         raise ConfigurationError(f"model: '{settings.model}' {error}") from error
     parts = parts_of(network, map_frozen(network, settings.cache), map_trained(network))
+    trim()  # networks that were built to try this one out, and what was moved to files
     return Assembly(config, settings, hyper, method, network, *parts, augmentation, device, one_process)
 
 
