@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from florilegium.common.pages import markdown
 from florilegium.common.settings import Value
 from florilegium.strategies.folder.claim import claimed
 from florilegium.strategies.folder.metrics_file import read_metrics
-from florilegium.strategies.folder.results import read_clients
+from florilegium.strategies.folder.results import SUMMARY, read_clients
 from tests.grid import run_app
 from tests.support import CACHE, config
 
@@ -138,6 +139,17 @@ def test_the_table_has_the_runs_figures(recipe: str, tmp_path: Path) -> None:
             assert lines[2] == f"| accuracy (%) | {' | '.join(shown)} |"
         assert (tmp_path / name / "report.png").stat().st_size > 1000
         assert table in (tmp_path / name / "report.md").read_text()
+
+
+def test_remarks_name_the_value_that_they_are_about(recipe: str, tmp_path: Path) -> None:
+    wanted = runs_of(recipe, "rates", _overrides(tmp_path))
+    paths = run_all(wanted, tmp_path, _run).all()
+    for path in paths[:3]:  # both values without "prox", and one with it
+        summary = json.loads((path / SUMMARY).read_text())
+        (path / SUMMARY).write_text(json.dumps({**summary, "warnings": ["it is slow"]}))
+    remarks = write_sweep("small", read_sweep(recipe, "rates"), wanted, paths, tmp_path / "rates").remarks
+    slow = [remark.split(", seed")[0] for remark in remarks if "it is slow" in remark]
+    assert slow == ["fedavg", "learning-rate = 0.01: prox"]
 
 
 def test_claimed_orders_are_judged_by_paired_seeds(recipe: str, tmp_path: Path) -> None:
