@@ -113,6 +113,8 @@ def whole(clients: int = 100) -> dict[str, float]:
         bare = f"""
 import time
 begun = time.perf_counter()
+import torch
+torch.set_num_threads(1)  # as a worker of a simulation
 from pathlib import Path
 from benchmarks.adapters import _bare
 _bare(Path({str(base)!r}))()
