@@ -6,7 +6,8 @@ place of them, and two clients. The same run of a small network is subtracted, s
 
 Memory is a process's share of its pages, so that what processes share counts once, without pages of files, which the
 system takes back when it needs memory: these are listed by themselves, also as a share. The results are in
-docs/results/cluster.md.
+docs/results/cluster.md. A line says the memory without subtraction, since starting the run of the small network may
+need more for a moment than its rounds.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ WIDTHS = {"small": 1, "p20": 2560, "p50": 4096, "p300": 4096}
 LAYERS = {"small": 1, "p20": 2, "p50": 2, "p300": 17}
 """Square layers, and how wide they are, of the networks with so many million parameters."""
 INTERVAL = 0.02
-SERVER, WORKER, SUPERLINK, DEVICE, PREPARING = "server", "worker", "SuperLink", "device", "before it has workers"
+SERVER, WORKER, SUPERLINK, PREPARING = "server", "worker", "SuperLink", "before it has workers"
+DEVICE, CONNECTION = "device", "its connection"
 
 
 def _dense(name: str, shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -163,7 +165,7 @@ def on_devices(network: str, more: Mapping[str, Value]) -> Peaks:
         def roles() -> dict[int, str]:
             found: dict[int, str] = {}
             for node in here.nodes.values():
-                found |= dict.fromkeys((one.pid for one in _family(node.pid)), DEVICE)
+                found |= dict.fromkeys((one.pid for one in _family(node.pid)), DEVICE) | {node.pid: CONNECTION}
             for one in _family(here.superlink.pid):
                 found[one.pid] = SERVER if "flwr-serverapp" in " ".join(one.cmdline()) else SUPERLINK
             return found
@@ -206,6 +208,8 @@ def main() -> None:
             for now, before in ((found.memory, nothing.memory), (found.files, nothing.files)):
                 cells.append(f"{(now[role] - before[role]) / found.size:.2f}")
         print("|", " | ".join([*cells, f"{(found.together - nothing.together) / found.size:.2f}"]), "|", flush=True)
+        whole = (f"{role} {found.memory[role] / 1e9:.2f} ({nothing.memory[role] / 1e9:.2f})" for role in roles)
+        print("GB of memory at most, in brackets of the small network:", ", ".join(whole), flush=True)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ class FedDBEClient(BaseClient):
     needs = frozenset({VECTOR})
 
     needs_blocks = True
+    needs_bias = True
     hyper: FedDBEHyper
     model: nn.Sequential
 

@@ -35,6 +35,7 @@ class FedRoDClient(BaseClient):
     needs = frozenset({CLASSES})
 
     needs_blocks = True
+    needs_bias = True
     hyper: FedRoDHyper
     model: nn.Sequential
 

@@ -25,11 +25,6 @@ class FedDBE(FedAvg):
     messages = Messages("sum", features="whole", beside="sums of representations are sent besides")
     hyper: FedDBEHyper
 
-    def server_part(self, arrays: Arrays) -> Arrays:
-        """Return the network's arrays."""
-        classifier_shape(self.federation.network, "feddbe", biased=True)
-        return arrays
-
     def train_round(self, round: Round, model: Arrays) -> Arrays:
         """Train as in FedAvg; before the first round, ask for the consensus mean."""
         if self.hyper.penalty and not self.beside:

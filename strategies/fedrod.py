@@ -18,7 +18,6 @@ class FedRoD(Conditional):
 
     def server_part(self, arrays: Arrays) -> Arrays:
         """Return the network's arrays; initialise the hypernetwork."""
-        classifier_shape(self.federation.network, "fedrod", biased=True)
         return super().server_part(arrays) if self.hyper.personal_head == "hypernetwork" else arrays
 
     def companion(self, network: Arrays) -> HeadNetwork:

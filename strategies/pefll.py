@@ -130,8 +130,7 @@ class PeFLL(Generated):
         if self.hyper.embedding not in WITHOUT_LABELS and self.clients.ids("unlabeled"):
             raise ConfigurationError(
                 f"labeled-fraction: some clients have no labels, but {self.settings.method}.embedding = "
-                f"'{self.hyper.embedding}' looks "
-                f"at them. Allowed for such clients: {', '.join(sorted(WITHOUT_LABELS))}"
+                f"'{self.hyper.embedding}' looks at them. Allowed for such clients: {', '.join(sorted(WITHOUT_LABELS))}"
             )
 
     def begin_from(self, network: Arrays, trained: Checkpoint) -> Arrays:

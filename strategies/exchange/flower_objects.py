@@ -55,8 +55,8 @@ def use_files(grid: Grid) -> None:
 class Contents(dict[str, bytes]):
     """The contents of objects by their ids; :meth:`keep` puts those that are not small in a file."""
 
-    def __init__(self, contents: Mapping[str, bytes] | None = None) -> None:
-        super().__init__(contents or {})
+    def __init__(self) -> None:
+        super().__init__()
         self._places: dict[str, tuple[int, int]] = {}
         self._lock, self._end = Lock(), 0
         self._file = opened()
@@ -73,11 +73,10 @@ class Contents(dict[str, bytes]):
         with self._lock:
             start, self._end = self._end, self._end + len(content)
         try:
-            for done in _written(self._file.fileno(), content, start):
-                start += done
+            _write(self._file.fileno(), content, start)
         except OSError as error:
             raise unwritten(error) from error
-        self._places[name] = (start - len(content), len(content))
+        self._places[name] = (start, len(content))
         self[name] = b""
 
     def __getitem__(self, name: str) -> bytes:
@@ -98,12 +97,11 @@ class Contents(dict[str, bytes]):
         return ((n, c) for n, c in small if get_object_head_values_from_object_content(c)[0] == Array.__qualname__)
 
 
-def _written(file: int, content: bytes, start: int) -> Iterator[int]:
-    """Write ``content`` at ``start`` of a file, which the system may do in parts; yield the bytes of each."""
+def _write(file: int, content: bytes, start: int) -> None:
+    """Write ``content`` at ``start`` of a file, which the system may do in parts."""
     left = memoryview(content)
     while left:
         done = os.pwrite(file, left, start)
-        yield done
         left, start = left[done:], start + done
 
 

@@ -33,8 +33,7 @@ def _examples(labels: list[int]) -> Examples:
 
 
 def _client(folder: Path, method: str, data: Examples | None = None, **keys: Value) -> Any:
-    table = method.removesuffix("-prior") if "-prior" not in method else method
-    own = {f"{table}.smoothing": 0.5} if method.endswith("-prior") else {}
+    own = {f"{method}.smoothing": 0.5} if method in METHODS else {}
     return make_client(data or _examples(LABELS), NETWORK, folder=folder, **{**KEYS, "method": method, **own, **keys})
 
 
