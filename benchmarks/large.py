@@ -1,8 +1,9 @@
 """``python -m benchmarks.large 20 50 300``: memory of runs with so many million parameters, in multiples of the model.
 
 FedAvg with dense layers, four clients with a few rows, a step each, two rounds that are evaluated and checkpointed. Two
-workers of the engine ``process``; with ``--devices`` a SuperLink and two SuperNodes, as ``deploy/`` starts them, in the
-place of them, and two clients. The same run of a small network is subtracted, so that what is left is the model's.
+workers of the engine ``process``; with ``--cluster`` a worker of Ray on each of two nodes in network namespaces, as
+root; with ``--devices`` a SuperLink and two SuperNodes, as ``deploy/`` starts them, in the place of them, and two
+clients. The same run of a small network is subtracted, so that what is left is the model's.
 
 Memory is a process's share of its pages, so that what processes share counts once, without pages of files, which the
 system takes back when it needs memory: these are listed by themselves, also as a share. The results are in
@@ -34,6 +35,9 @@ from florilegium.common.settings import Value
 from florilegium.partitions.devices import write_device
 from florilegium.partitions.federation import federate
 from florilegium.strategies.folder.run_folder import read_checkpoint
+from tests import processes
+from tests.cluster.nodes import in_namespaces
+from tests.cluster.runs import running
 from tests.processes import ROOT
 from tests.site import site
 
@@ -41,8 +45,10 @@ WIDTHS = {"small": 1, "p20": 2560, "p50": 4096, "p300": 4096}
 LAYERS = {"small": 1, "p20": 2, "p50": 2, "p300": 17}
 """Square layers, and how wide they are, of the networks with so many million parameters."""
 INTERVAL = 0.02
+PATIENCE = 3600.0
+"""Seconds that a run on devices or nodes may take."""
 SERVER, WORKER, SUPERLINK, PREPARING = "server", "worker", "SuperLink", "before it has workers"
-DEVICE, CONNECTION = "device", "its connection"
+DEVICE, CONNECTION, STORE = "device", "its connection", "raylet"
 
 
 def _dense(name: str, shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -151,10 +157,31 @@ def in_workers(network: str, more: Mapping[str, Value]) -> Peaks:
         return _finished(peaks, path)
 
 
+def on_nodes(network: str, more: Mapping[str, Value]) -> Peaks:
+    """Return the peaks of a run on a Ray cluster of two nodes, with a worker on each."""
+    keys = {**_keys(network, 4), **more, "method": "fedavg"}
+    with tempfile.TemporaryDirectory() as made, in_namespaces(Path(made), 2) as cluster:
+        for node in range(2):
+            cluster.start(node)
+        with running(cluster, Path(made), 2, **keys) as run:
+
+            def roles() -> dict[int, str]:
+                found = {run.pid: SERVER}
+                for name, role in (("ray::Worker", WORKER), ("raylet/raylet", STORE)):
+                    found |= dict.fromkeys((one.pid for node in range(2) for one in cluster.family(node, name)), role)
+                return found
+
+            with _watching(roles) as peaks:
+                if run.wait(PATIENCE):
+                    raise RuntimeError((Path(made) / "run.out").read_text()[-2000:])
+        return _finished(peaks, Path(made) / "run")
+
+
 def on_devices(network: str, more: Mapping[str, Value]) -> Peaks:
     """Return the peaks of a run with two devices."""
     keys = _keys(network, 2)
     federation, dataset = federate(parse(complete(keys))[0])
+    processes.DEADLINE = PATIENCE
     os.environ["PYTHONPATH"] = str(ROOT)  # where devices and server find this module
     own = {"partitioner", "samples-per-client"}  # which real devices have in their data
     with tempfile.TemporaryDirectory() as folder, site(Path(folder)) as here:
@@ -192,11 +219,12 @@ def main() -> None:
     """Measure, and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parameters", nargs="+", type=int, choices=[20, 50, 300], help="in millions")
-    parser.add_argument("--devices", action="store_true")
+    parser.add_argument("--cluster", dest="measure", action="store_const", const=on_nodes, default=in_workers)
+    parser.add_argument("--devices", dest="measure", action="store_const", const=on_devices)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further key")
     arguments = parser.parse_args()
     more = read_assignments(arguments.set)
-    measure = on_devices if arguments.devices else in_workers
+    measure = arguments.measure
     nothing = measure("small", more)
     roles = [*nothing.memory]
     print("| MB of the model | s a round |", *(f"{role} | its files |" for role in roles), "all |")

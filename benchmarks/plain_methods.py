@@ -118,6 +118,27 @@ def feddyn() -> float:
     return time.process_time() - begun
 
 
+def scaffold() -> float:
+    """SCAFFOLD, option II: gradients are corrected by control variates, and the client's own is renewed afterwards."""
+    model, (x, y) = _network(), _data()
+    parameters, received = _parameters(model), _flat(model)
+    common, own = ([0.01 * torch.randn_like(p) for p in parameters] for _ in range(2))
+    begun = time.process_time()
+    for _ in range(CLIENTS):
+        _fill(model, received)
+        start = [p.detach().clone() for p in parameters]
+        shifts = torch._foreach_sub(common, own)
+        for images, labels in _batches(x, y):
+            slopes = [*torch.autograd.grad(cross_entropy(model(images), labels), parameters)]
+            with torch.no_grad():
+                torch._foreach_add_(slopes, shifts)
+                torch._foreach_add_(parameters, slopes, alpha=-RATE)
+        with torch.no_grad():
+            own = torch._foreach_div(torch._foreach_sub(start, parameters), RATE * IMAGES / BATCH)
+            torch._foreach_sub_(own, shifts)
+    return time.process_time() - begun
+
+
 def fedamp() -> float:
     """FedAMP: the server mixes the models by their distances; clients train under a pull towards the mixture."""
     model, (x, y) = _network(), _data()
@@ -363,10 +384,9 @@ def pefll() -> float:
     return time.process_time() - begun
 
 
-ROUNDS: Mapping[str, Callable[[], float]] = {
-    "feddyn": feddyn, "fedala": fedala, "fedamp": fedamp, "fedfomo": fedfomo, "apple": apple, "feddistill": feddistill,
-    "fedcp": fedcp,
-    "hyperfedzero": hyperfedzero, "fedgtst": fedgtst, "fedtta": fedtta, "ld-fedavg": ld_fedavg, "flowdup": flowdup,
-    "ppfe": ppfe, "pefll": pefll,
-}  # fmt: skip
+_WRITTEN = (
+    feddyn, scaffold, fedala, fedamp, fedfomo, apple, feddistill, fedcp, hyperfedzero, fedgtst, fedtta, ld_fedavg,
+    flowdup, ppfe, pefll,
+)  # fmt: skip
+ROUNDS: Mapping[str, Callable[[], float]] = {one.__name__.replace("_", "-"): one for one in _WRITTEN}
 """The seconds of a round, for each method written here."""

@@ -11,7 +11,7 @@ mkdir -p "$STATE/empty"
 STATE=$(realpath "$STATE") CERTIFICATES=$(realpath "$CERTIFICATES")
 export FLWR_HOME="$STATE/flwr" FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 cd "$STATE/empty"  # Flower's processes would import what lies where they are started
-exec flower-superlink --host "${HOST:-127.0.0.1}" --port "${PORT:-8000}" \
+exec florilegium superlink --host "${HOST:-127.0.0.1}" --port "${PORT:-8000}" \
     --ssl-ca-certfile "$CERTIFICATES/ca.pem" --ssl-certfile "$CERTIFICATES/server.pem" \
     --ssl-keyfile "$CERTIFICATES/server.key" --enable-supernode-auth --database "$STATE/superlink.db" \
     --disable-runtime-dependency-installation

@@ -23,6 +23,7 @@ from florilegium.apps.cli.inspect import looking
 from florilegium.apps.cli.new import writing
 from florilegium.apps.cli.run import running
 from florilegium.apps.cli.several import together
+from florilegium.apps.cli.superlink import linking
 from florilegium.common.errors import FlorilegiumError
 from florilegium.common.references import add_folder
 
@@ -32,7 +33,7 @@ for group in (running, together, writing, looking, data):
 cli.add_typer(apps, name="app", rich_help_panel=RUN)
 cli.add_typer(clusters, name="cluster", rich_help_panel=RUN)
 cli.add_typer(device, name="device", rich_help_panel=DEVICES)
-for outside in (private, *own_groups()):
+for outside in (linking, private, *own_groups()):
     cli.add_typer(outside)
 
 

@@ -59,6 +59,10 @@ INSIDE = {
         "records as bytes, between a run's process and the SuperNode",
         "tests/apps/devices/test_frames.py::test_what_is_sent_is_received",
     ),
+    "apps/devices/patient_superlink.py": (
+        "run a SuperLink whose database waits for longer",
+        "tests/apps/devices/test_patient_superlink.py::test_its_database_waits_for_longer",
+    ),
     "apps/devices/superlink.py": (
         "connect a device to the SuperLink",
         "tests/test_flower_inside.py::test_functions_take_the_arguments_that_they_are_given",
