@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 from torch import nn
@@ -45,7 +46,7 @@ WIDTHS = {"small": 1, "p20": 2560, "p50": 4096, "p300": 4096}
 LAYERS = {"small": 1, "p20": 2, "p50": 2, "p300": 17}
 """Square layers, and how wide they are, of the networks with so many million parameters."""
 INTERVAL = 0.02
-PATIENCE = 3600.0
+PATIENCE = 3600
 """Seconds that a run on devices or nodes may take."""
 SERVER, WORKER, SUPERLINK, PREPARING = "server", "worker", "SuperLink", "before it has workers"
 DEVICE, CONNECTION, STORE = "device", "its connection", "raylet"
@@ -159,7 +160,7 @@ def in_workers(network: str, more: Mapping[str, Value]) -> Peaks:
 
 def on_nodes(network: str, more: Mapping[str, Value]) -> Peaks:
     """Return the peaks of a run on a Ray cluster of two nodes, with a worker on each."""
-    keys = {**_keys(network, 4), **more, "method": "fedavg"}
+    keys: dict[str, Any] = {**_keys(network, 4), **more, "method": "fedavg"}
     with tempfile.TemporaryDirectory() as made, in_namespaces(Path(made), 2) as cluster:
         for node in range(2):
             cluster.start(node)

@@ -134,7 +134,7 @@ def scaffold() -> float:
                 torch._foreach_add_(slopes, shifts)
                 torch._foreach_add_(parameters, slopes, alpha=-RATE)
         with torch.no_grad():
-            own = torch._foreach_div(torch._foreach_sub(start, parameters), RATE * IMAGES / BATCH)
+            own = [*torch._foreach_div(torch._foreach_sub(start, parameters), RATE * IMAGES / BATCH)]
             torch._foreach_sub_(own, shifts)
     return time.process_time() - begun
 

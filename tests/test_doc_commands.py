@@ -47,6 +47,7 @@ NOT_HERE = {
     r"(transfer|hyperparameters|embed|recovery|heterogeneity|descriptors|norms) ": "of such runs: tests/research",
     r"audit ": "attacks such a run: tests/research/attacks/test_audit.py",
     r"ui( |$)": "serves until Ctrl-C: tests/ui/test_serving.py",
+    r"superlink ": "serves until it is stopped: tests/apps/devices/test_deployment.py",
     r"split ": "needs a folder of that suite: tests/partitions/sources/test_foreign_splits.py",
     r"run fed-mine/": "needs the package to be installed: tests/apps/origins/test_package.py",
     r"run --set dataset=/data/(instructions|entities)": "needs a model to fetch: tests/partitions/sources",
@@ -101,13 +102,14 @@ def _wrong(words: list[str], *, whole: bool = True) -> str:
     if isinstance(command, click.Group):
         return f"no command {' '.join(words[:1])}" if words else ""
     options = {name for parameter in command.params for name in parameter.opts}
+    passes_on = command.context_settings.get("ignore_unknown_options", False)  # to a program of Flower's
     for place, word in enumerate(words, 1):
-        if re.match(r"--[a-z]", word) and command.name != "serve" and word.partition("=")[0] not in options:
+        if re.match(r"--[a-z]", word) and not passes_on and word.partition("=")[0] not in options:
             return f"no option {word}"
         key = "".join(words[place : place + 1]).partition("=")[0]
         if word == "--set" and key not in defaults() and not key.startswith(THEIRS):
             return f"no key {key}"
-    if whole and command.name != "serve":
+    if whole and not passes_on:
         try:
             command.make_context(command.name, list(words))
         except click.UsageError as error:

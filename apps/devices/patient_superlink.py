@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from flwr.supercore import sql_mixin
 from flwr.superlink.cli import flower_superlink
@@ -20,7 +21,8 @@ def serve(options: Sequence[str]) -> None:
     Args:
         options: those of ``flower-superlink``; wrong ones end the process with its message.
     """
-    sql_mixin.SQLITE_PRAGMAS = (*sql_mixin.SQLITE_PRAGMAS, ("busy_timeout", str(WAITS)))  # the last one counts
+    module: Any = sql_mixin
+    module.SQLITE_PRAGMAS = (*module.SQLITE_PRAGMAS, ("busy_timeout", str(WAITS)))  # the last one counts
     sys.argv = ["flower-superlink", *options]
     gc.enable()  # the command line has switched it off for the imports
     flower_superlink()

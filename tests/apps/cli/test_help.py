@@ -33,7 +33,7 @@ GROUPS = {
         "track", "ui",
     ],
     "Data": ["datasets", "partition", "fleet", "pictures", "speech", "census", "schema", "split"],
-    "Devices": ["device"],
+    "Devices": ["device", "superlink"],
     "Privacy": ["privacy", "audit"],
     "Studies": [
         "pareto", "descriptors", "embed", "hyperparameters", "norms", "heterogeneity", "recovery", "fidelity", "flamby",
