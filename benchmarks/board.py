@@ -29,6 +29,7 @@ from benchmarks.plain_methods import BATCH, CLASSES, CLIENTS, IMAGES, RATE
 from florilegium.apps.assembly.task_checks import fitting
 from florilegium.apps.engines.one_process import one_thread, run_here
 from florilegium.apps.settings.configuration import complete
+from florilegium.common.memory import keep_freed
 from florilegium.common.settings import Value
 from florilegium.tasks.registry import CLASSIFICATION, make_task
 from florilegium.tasks.task import Targets
@@ -144,6 +145,7 @@ def measure(method: str, repeats: int = 5) -> tuple[float, float]:
 
     Processor time depends little on what else the machine does; each uses one core.
     """
+    keep_freed()  # as a worker does
     rounds, loops = [], []
     with tempfile.TemporaryDirectory() as folder:
         loop = plain_methods.ROUNDS.get(method) or _recorded(method, Path(folder) / "hooked")

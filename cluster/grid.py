@@ -27,6 +27,7 @@ from florilegium.clients.core.wire import Announcement
 from florilegium.cluster.stock import Stock
 from florilegium.cluster.worker import Place
 from florilegium.common.errors import RunError
+from florilegium.common.spool import Spool
 from florilegium.strategies.exchange.flower_inside import ErrorCode, name_message
 from florilegium.strategies.exchange.local_grid import LocalGrid
 
@@ -295,7 +296,7 @@ def _apart(message: Message, others: Sequence[_Job]) -> dict[str, Any]:
 def _size(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
     """Return the bytes of a record's arrays; Flower's ``count_bytes`` fails for empty lists."""
     found = [value.data if isinstance(value, Array) else value for value in record.values()]
-    return sum(len(data) for data in found if isinstance(data, bytes))
+    return sum(len(data) for data in found if isinstance(data, bytes | Spool))
 
 
 def _clients(message: Message) -> Sequence[str]:

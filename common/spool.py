@@ -28,7 +28,8 @@ ALIGNED = 64
 class Spool(mmap):
     """Bytes in a file without a name, which can be read but not changed.
 
-    A pickle has the bytes themselves; a process of the same machine can be given the file instead.
+    A pickle has the bytes themselves. Where buffers are passed beside it, as Ray does, large ones are read into a file,
+    and a process of the same machine can be given the file instead.
 
     Args:
         file: the file, of one byte or more.
@@ -46,7 +47,7 @@ class Spool(mmap):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Return what makes a plain copy of the bytes, or this object where buffers are passed beside a pickle."""
+        """Return what makes a copy of the bytes, or this object where buffers are passed beside a pickle."""
         return (_as_given, (PickleBuffer(self),)) if protocol >= 5 else (bytes, (self[:],))
 
     def private(self) -> mmap:
@@ -55,7 +56,9 @@ class Spool(mmap):
 
 
 def _as_given(buffer: Any) -> Any:
-    return buffer if isinstance(buffer, Spool | bytes) else bytes(buffer)
+    if isinstance(buffer, Spool | bytes):
+        return buffer
+    return spooled([buffer]) if len(memoryview(buffer)) >= LARGE else bytes(buffer)
 
 
 def spooled(parts: Iterable[Any]) -> Spool:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
+from florilegium.clients.core import wire
 from florilegium.clients.core.state import ClientState
 from florilegium.clients.core.wire import flat
 from florilegium.cluster import grid as module
@@ -189,9 +190,14 @@ def test_a_node_that_owes_a_reply_takes_no_message(rays: Rays) -> None:
     assert first
 
 
-def test_a_model_that_messages_share_is_stored_once(rays: Rays) -> None:
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_a_model_that_messages_share_is_stored_once(
+    rays: Rays, in_a_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also for a message that is carried out again; what is small, or of one message alone, goes with it."""
+    monkeypatch.setattr(wire, "LARGE", 100_000 if in_a_file else wire.LARGE)
     shared, small = flat({"a": np.zeros(50_000, np.float32)}), flat({"a": np.ones(3)})
+    assert isinstance(shared, ArrayRecord) == in_a_file
     messages = [
         Message(RecordDict({"config": ConfigRecord({"clients": [f"c{node}"], "lineage": []})}), node, "train")
         for node in (1, 2, 3)

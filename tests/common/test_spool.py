@@ -54,6 +54,15 @@ class TestBytes:
         assert len(small) < 200
         assert pickle.loads(small, buffers=[made]) is made
 
+    @pytest.mark.parametrize("large", [False, True])
+    def test_beside_a_pickle_large_ones_are_read_into_a_file(self, folder, large, monkeypatch):
+        monkeypatch.setattr(spool, "LARGE", 1000 if large else 1001)
+        made, buffers = spooled([bytes(range(250)) * 4]), []
+        small = pickle.dumps(made, 5, buffer_callback=buffers.append)
+        found = pickle.loads(small, buffers=[memoryview(bytes(buffers[0].raw()))])  # as in another process
+        assert type(found) is (Spool if large else bytes)
+        assert found[:] == made[:]
+
 
 class TestArrays:
     def test_they_are_zeros_of_their_shapes_and_can_be_changed(self, folder):
