@@ -18,13 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import load_file
-
-from florilegium.strategies.folder.run_folder import read_checkpoint
+from tests.cluster.compared import differences
 from tests.cluster.nodes import Nodes, in_namespaces
 from tests.cluster.runs import finished_round, log_of, running, wait
-from tests.runs import timeless
 
 KEYS: Mapping[str, Any] = {"num-clients": 20, "rounds": 60, "participation": 0.5, "evaluate-every": 20}
 WORKERS = 6
@@ -127,23 +123,6 @@ def _killed_command(folder: Path) -> float:
     return taken
 
 
-def _differences(one: Path, other: Path) -> list[str]:
-    """Return in what two runs differ."""
-    first, second = read_checkpoint(one).arrays, read_checkpoint(other).arrays
-    found = [name for name in first.keys() | second.keys() if not np.array_equal(first[name], second[name])]
-    found += ["metrics.jsonl"] if timeless(one) != timeless(other) else []
-    found += ["clients.csv"] if (one / "clients.csv").read_bytes() != (other / "clients.csv").read_bytes() else []
-    states, others = (
-        {path.parent.name: load_file(path) for path in sorted((run / "clients").rglob("*.safetensors"))}
-        for run in (one, other)
-    )
-    for client in states.keys() | others.keys():
-        own, theirs = states.get(client, {}), others.get(client, {})
-        if own.keys() != theirs.keys() or any(not np.array_equal(own[name], theirs[name]) for name in own):
-            found.append(f"state of {client}")
-    return found
-
-
 def main(folder: Path) -> None:
     """Carry out all runs, and print the table."""
     print("| what was done | messages that ran again | messages by node | s more | results |\n|---|---|---|---|---|")
@@ -162,7 +141,7 @@ def main(folder: Path) -> None:
             undisturbed, whole = taken, path / "run"
         again = log_of(path).count("elsewhere")
         shares = re.findall(r"messages by node: (.*)", log_of(path))
-        unequal = _differences(whole, path / "run")
+        unequal = differences(whole, path / "run")
         said = f"differ: {', '.join(unequal[:3])}" if unequal else "the same"
         print(f"| {what} | {again} | {'; '.join(shares) or '–'} | {taken - undisturbed:+.1f} | {said} |", flush=True)
     rounds = json.loads((whole / "status.json").read_text())["rounds"]
