@@ -14,7 +14,7 @@ _GROUPS = {
     "Privacy": ("opacus", "dp-accounting"),
     "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river"),
     "Splits and data": ("fluke", "fedlab", "pfl", "flwr-datasets", "datasets"),
-    "Messages": ("flwr", "ray", "httpx"),
+    "Messages": ("flwr", "ray", "httpx", "numpy"),
     "Trained models": ("torch", "onnxruntime", "safetensors", "peft", "xgboost", "transformers"),
 }
 """Headings of ``docs/surprises.md``, and how the names of the packages begin that each is about."""

@@ -117,6 +117,15 @@ def test_of_entries_of_one_size_as_many_are_sent_as_are_lacking(equal: bool) -> 
     assert np.abs(found[sent]).min() == (size - 1000 if equal else size - 1310)
 
 
+@pytest.mark.parametrize("share", [0.002, 0.01, 0.02, 1.0])
+def test_of_entries_of_equal_length_the_first_are_sent(share: float) -> None:
+    entries = np.zeros(1000, np.float32)
+    entries[[10, 20, 30, 40, 50]] = [1, -2, 1, -1, 1]
+    restored = _through(TopK(share), {"w": entries}, {"w": entries})["w"]
+    ordered = np.argsort(-np.abs(entries), kind="stable")[: round(share * 1000)]
+    assert np.array_equal(restored, np.where(np.isin(np.arange(1000), ordered), entries, 0))
+
+
 def test_the_largest_entries_of_each_array_are_sent() -> None:
     update, restored = _update(), _through(TopK(0.1), _update())
     for name in ("0.weight", "2.bias", "3.weight"):
