@@ -6,7 +6,8 @@ root; with ``--devices`` a SuperLink and two SuperNodes, as ``deploy/`` starts t
 clients. The same run of a small network is subtracted, so that what is left is the model's.
 
 Memory is a process's share of its pages, so that what processes share counts once, without pages of files, which the
-system takes back when it needs memory: these are listed by themselves, also as a share. The results are in
+system takes back when it needs memory: these are listed by themselves, also as a share. Shared memory, which is Ray's
+object stores, is a role of its own. The results are in
 docs/results/cluster.md. A line says the memory without subtraction, since starting the run of the small network may
 need more for a moment than its rounds.
 """
@@ -49,7 +50,7 @@ INTERVAL = 0.02
 PATIENCE = 3600
 """Seconds that a run on devices or nodes may take."""
 SERVER, WORKER, SUPERLINK, PREPARING = "server", "worker", "SuperLink", "before it has workers"
-DEVICE, CONNECTION, STORE = "device", "its connection", "raylet"
+DEVICE, CONNECTION, RAYLET, STORES = "device", "its connection", "raylet", "object stores"
 
 
 def _dense(name: str, shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -102,17 +103,21 @@ class Peaks:
     def add(self, roles: Mapping[int, str]) -> None:
         """Look at processes, of which the ids and roles are given."""
         found = {process: _pages(process) for process in roles}
-        for process, (memory, files) in found.items():
-            role = roles[process]
-            self.memory[role] = max(self.memory.get(role, 0), memory)
-            self.files[role] = max(self.files.get(role, 0), files)
-        self.together = max(self.together, sum(memory for memory, _ in found.values()))
+        shared = sum(pages["Pss_Shmem"] for pages in found.values())
+        for process, pages in found.items():
+            self._raise(roles[process], pages["Pss_Anon"], pages["Pss_File"])
+        if shared:
+            self._raise(STORES, shared, 0)
+        self.together = max(self.together, shared + sum(pages["Pss_Anon"] for pages in found.values()))
+
+    def _raise(self, role: str, memory: int, files: int) -> None:
+        self.memory[role] = max(self.memory.get(role, 0), memory)
+        self.files[role] = max(self.files.get(role, 0), files)
 
 
-def _pages(process: int) -> tuple[int, int]:
+def _pages(process: int) -> dict[str, int]:
     lines = (Path("/proc") / str(process) / "smaps_rollup").read_text(encoding="ascii").splitlines()
-    kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:])}
-    return 1024 * (kilobytes["Pss_Anon"] + kilobytes["Pss_Shmem"]), 1024 * kilobytes["Pss_File"]
+    return {name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:])}
 
 
 @contextmanager
@@ -168,7 +173,7 @@ def on_nodes(network: str, more: Mapping[str, Value]) -> Peaks:
 
             def roles() -> dict[int, str]:
                 found = {run.pid: SERVER}
-                for name, role in (("ray::Worker", WORKER), ("raylet/raylet", STORE)):
+                for name, role in (("ray::Worker", WORKER), ("raylet/raylet", RAYLET)):
                     found |= dict.fromkeys((one.pid for node in range(2) for one in cluster.family(node, name)), role)
                 return found
 
@@ -227,7 +232,7 @@ def main() -> None:
     more = read_assignments(arguments.set)
     measure = arguments.measure
     nothing = measure("small", more)
-    roles = [*nothing.memory]
+    roles = [role for role in nothing.memory if role != RAYLET]
     print("| MB of the model | s a round |", *(f"{role} | its files |" for role in roles), "all |")
     print(f"|{(3 + 2 * len(roles)) * '---|'}")
     for millions in arguments.parameters:
