@@ -114,8 +114,11 @@ def test_no_modules_import_each_other(layer: str) -> None:
 
 def test_processes_start_without_what_few_runs_need() -> None:
     """On a device every message starts a process."""
-    heavy = {"scipy", "sklearn", "dp_accounting", "opacus", "datasets", "flwr_datasets", "matplotlib", "pandas", "ray"}
-    sides = ("apps.client_app", "clients.fedavg"), ("apps.server_app", "strategies.fedavg")
+    heavy = {
+        "scipy", "sklearn", "dp_accounting", "opacus", "datasets", "flwr_datasets", "matplotlib", "pandas", "ray",
+        "fastapi",
+    }  # fmt: skip
+    sides = ("apps.client_app", "clients.fedavg"), ("apps.server_app", "strategies.fedavg", "apps.engines.process")
     imports = [", ".join(f"florilegium.{module}" for module in side) for side in sides]
     code = "import sys" + "".join(f"\nimport {side}\nprint(*({heavy!r} & sys.modules.keys()))" for side in imports)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

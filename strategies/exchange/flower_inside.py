@@ -8,16 +8,18 @@ from __future__ import annotations
 import logging
 import time
 from threading import local
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import update_console_handler
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.retry.retry_invoker import RetryInvoker, RetryState
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+if TYPE_CHECKING:  # which imports FastAPI, a tenth of the time in which a run starts
+    from flwr.supercore.retry.retry_invoker import RetryInvoker, RetryState
 
 log = logging.getLogger("flwr")
 
