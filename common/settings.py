@@ -39,6 +39,7 @@ class Section(BaseModel):
         alias_generator=lambda name: name.replace("_", "-"),
         populate_by_name=True,
         allow_inf_nan=False,
+        defer_build=True,  # a run uses a few of the models, and all are imported
     )
 
     def check_with(self, settings: Any) -> None:
