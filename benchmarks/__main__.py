@@ -460,7 +460,7 @@ def main() -> None:
         parser.error(f"unknown sections: {', '.join(unknown)}")
     if unknown := {*arguments.methods} - {*packages.METHODS, *every_method.methods()}:
         parser.error(f"unknown methods: {', '.join(unknown)}")
-    table = Table(TARGET, SECTIONS)
+    table = Table(TARGET, SECTIONS, writes=not arguments.check)
     sections = {**SECTIONS, "board": lambda workers: board(workers, arguments.methods)}
     for name in arguments.sections or every:
         print(f"measuring {name} …", flush=True)

@@ -45,8 +45,8 @@ class Table:
         sections: all sections, in their order.
     """
 
-    def __init__(self, target: Path, sections: Iterable[str]) -> None:
-        self._target = target
+    def __init__(self, target: Path, sections: Iterable[str], *, writes: bool = True) -> None:
+        self._target, self._writes = target, writes
         self._lines: dict[str, dict[str, dict[str, str]]] = {section: {} for section in sections}
         for line in target.read_text(encoding="utf-8").splitlines() if target.exists() else ():
             cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
@@ -74,7 +74,9 @@ class Table:
             self.write()
 
     def write(self) -> None:
-        """Write the table and the notes below it."""
+        """Write the table and the notes below it, unless rows are only printed."""
+        if not self._writes:
+            return
         lines = [_row(line.values()) for section in self._lines.values() for line in section.values()]
         title = "# Speed\n\n`python -m benchmarks [SECTION …]`\n\n"
         table = "\n".join([_row(_HEAD), f"|{len(_HEAD) * '---|'}", *lines])
