@@ -91,7 +91,8 @@ def serve(
             raise typer.Exit(code)
     options = ["--node-config", node_config, *context.args]
     if not usable():
-        hand_over(options)
+        needs = "resident processes need a system that can fork, and"
+        hand_over("flower-supernode", options, needs, "starts a process for every message")
     from florilegium.apps.devices.supernode import serve as take_part  # imports what other versions of Flower may lack
 
     if owner is None:

@@ -18,6 +18,11 @@ def superlink(context: typer.Context) -> None:
 
     Large models need that. All options are those of flower-superlink.
     """
-    from florilegium.apps.devices.patient_superlink import serve
+    from florilegium.apps.devices.flower_inside import hand_over, tested
+
+    if not tested():
+        needs = "a database that waits two minutes for a lock needs"
+        hand_over("flower-superlink", context.args, needs, "waits five seconds")
+    from florilegium.apps.devices.patient_superlink import serve  # imports what other versions of Flower may lack
 
     serve(context.args)

@@ -1,4 +1,4 @@
-"""What resident processes use of the inside of Flower, and with which versions of Flower they do."""
+"""What programs for devices use of the inside of Flower, and with which versions of Flower they do."""
 
 from __future__ import annotations
 
@@ -15,21 +15,30 @@ from florilegium.apps.origins.tested import TESTED
 log = logging.getLogger("flwr")
 
 _SERIES = [version.rpartition(".")[0] for version in TESTED["flwr"]]
-"""Series of versions of Flower, such as 1.42, that ``florilegium device serve`` was tested with."""
+"""Series of versions of Flower, such as 1.42, that ``florilegium device serve`` and ``superlink`` were tested with."""
+
+
+def tested() -> bool:
+    """Return whether the installed version of Flower is of a series that was tested."""
+    return metadata.version("flwr").rpartition(".")[0] in _SERIES
 
 
 def usable() -> bool:
     """Return whether resident processes work with the installed version of Flower, on this operating system."""
-    return metadata.version("flwr").rpartition(".")[0] in _SERIES and hasattr(os, "fork")
+    return tested() and hasattr(os, "fork")
 
 
-def hand_over(options: Sequence[str]) -> None:
-    """Replace this process by ``flower-supernode`` with the given options, and say why."""
-    log.warning(
-        "resident processes need a system that can fork, and Flower %s: `flower-supernode` is used instead, which "
-        "starts a process for every message", " or ".join(_SERIES),
-    )  # fmt: skip
-    os.execv(shutil.which("flower-supernode") or "flower-supernode", ["flower-supernode", *options])
+def hand_over(program: str, options: Sequence[str], needs: str, lacks: str) -> None:
+    """Replace this process by a program of Flower's.
+
+    Args:
+        program: its name.
+        options: its options.
+        needs: what would take its place, and what that needs besides a version of Flower that was tested.
+        lacks: what the program does otherwise; both are said in the log.
+    """
+    log.warning("%s Flower %s: `%s` is used instead, which %s", needs, " or ".join(_SERIES), program, lacks)
+    os.execv(shutil.which(program) or program, [program, *options])
 
 
 def installed_app(name: str, version: str, fab: bytes, digest: str) -> ClientApp:

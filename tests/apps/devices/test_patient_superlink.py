@@ -11,7 +11,7 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from typer.testing import CliRunner
 
 from florilegium.apps.cli.app import cli
-from florilegium.apps.devices import patient_superlink
+from florilegium.apps.devices import flower_inside, patient_superlink
 
 
 def _waits(database: Path) -> int:
@@ -28,3 +28,19 @@ def test_its_database_waits_for_longer(tmp_path: Path, monkeypatch: pytest.Monke
     result = CliRunner().invoke(cli, ["superlink", "--insecure", "--port", "9"])
     assert (result.exit_code, started) == (0, [["flower-superlink", "--insecure", "--port", "9"]]), result.output
     assert _waits(tmp_path / "own.db") == patient_superlink.WAITS
+
+
+def test_with_a_version_that_was_not_tested_flowers_own_is_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replaced: list[list[str]] = []
+
+    def replace(path: str, words: list[str]) -> None:
+        replaced.append(words)
+        raise SystemExit  # as this process would be gone
+
+    monkeypatch.setattr(flower_inside.os, "execv", replace)
+    monkeypatch.setattr(flower_inside, "_SERIES", ["0.9"])
+    CliRunner().invoke(cli, ["superlink", "--insecure"])
+    assert replaced == [["flower-superlink", "--insecure"]]
+    assert "waits two minutes for a lock needs Flower 0.9: `flower-superlink` is used instead" in caplog.text
