@@ -7,9 +7,8 @@ clients. The same run of a small network is subtracted, so that what is left is 
 
 Memory is a process's share of its pages, so that what processes share counts once, without pages of files, which the
 system takes back when it needs memory: these are listed by themselves, also as a share. Shared memory, which is Ray's
-object stores, is a role of its own. The results are in
-docs/results/cluster.md. A line says the memory without subtraction, since starting the run of the small network may
-need more for a moment than its rounds.
+object stores, is a role of its own. The results are in docs/results/cluster.md. A line says the memory without
+subtraction, since starting the run of the small network may need more for a moment than its rounds.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Spool(mmap):
 def _as_given(buffer: Any) -> Any:
     if isinstance(buffer, Spool | bytes):
         return buffer
-    return spooled([buffer]) if len(memoryview(buffer)) >= LARGE else bytes(buffer)
+    return spooled([buffer]) if memoryview(buffer).nbytes >= LARGE else bytes(buffer)
 
 
 def spooled(parts: Iterable[Any]) -> Spool:

@@ -27,12 +27,15 @@ def differences(one: Path, other: Path) -> list[str]:
     found = [name for name in first.keys() | second.keys() if not np.array_equal(first[name], second[name])]
     found += ["metrics.jsonl"] if timeless(one) != timeless(other) else []
     found += ["clients.csv"] if (one / "clients.csv").read_bytes() != (other / "clients.csv").read_bytes() else []
-    states, others = (
-        {path.parent.name: load_file(path) for path in sorted((run / "clients").rglob("*.safetensors"))}
-        for run in (one, other)
-    )
-    for client in states.keys() | others.keys():
-        own, theirs = states.get(client, {}), others.get(client, {})
+    states, others = _states(one), _states(other)
+    for state in states.keys() | others.keys():
+        own, theirs = states.get(state, {}), others.get(state, {})
         if own.keys() != theirs.keys() or any(not np.array_equal(own[name], theirs[name]) for name in own):
-            found.append(f"state of {client}")
+            found.append(f"state {state}")
     return found
+
+
+def _states(run: Path) -> dict[str, dict[str, Any]]:
+    """Return the newest version of each part of each client's state, by its path without round, attempt and run."""
+    paths = sorted((run / "clients").rglob("*.safetensors"))  # rounds have leading zeros
+    return {f"{path.parent.name}/{path.stem.rsplit('-', 3)[0]}": load_file(path) for path in paths}

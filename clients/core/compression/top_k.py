@@ -35,7 +35,8 @@ class TopK(Scheme):
         """Return the places and the entries, each (k,)."""
         entries = array.reshape(-1)
         count = self._count(len(entries))
-        lengths = np.abs(entries[entries != 0])  # among many equal ones, partition would take twenty times as long
+        lengths = entries[entries != 0]  # among many equal ones, partition would take twenty times as long
+        np.abs(lengths, out=lengths)
         if len(lengths) >= count:
             lengths.partition(len(lengths) - count)
         least = lengths[-count] if len(lengths) >= count else 0
