@@ -90,7 +90,7 @@ def read_plan(recipe: str, name: str, overrides: Mapping[str, Value]) -> Plan:
         ConfigurationError: if the table or the configuration of a trial is wrong; names recipe, table and key.
     """
     table = read_tune(recipe, name)
-    for key in ({"method", "resume", "run-name", "evaluate-on"} | table.keys.keys()) & overrides.keys():
+    for key in sorted({"method", "resume", "run-name", "evaluate-on", *table.tuned} & overrides.keys()):
         raise ConfigurationError(f"--set {key}: a tuning sets it for each of its trials")
     path = tune_folder(recipe, name, str(complete(overrides)["runs-dir"]))
     try:
@@ -139,8 +139,9 @@ def _subject(recipe: str, table: Tune, entry: str, overrides: Mapping[str, Value
     }  # fmt: skip
     parse(complete(keys))
     own, ranges, usual = {}, {}, complete({"method": method})
-    for key, found in table.keys.items():
-        if not _foreign(key, method):
+    theirs = table.own.get(entry, {})
+    for key, found in (table.keys | theirs).items():
+        if key in theirs or not _foreign(key, method):
             real = isinstance(usual.get(key), float)
             own[key] = float(config[key]) if real else config.get(key, "")
             ranges[key] = found.of_floats() if real else found
@@ -159,7 +160,7 @@ def _check_keys(table: Tune, subjects: list[Subject]) -> None:
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigurationError(f"methods: '{twice[0]}' is given twice")
     known = {key for subject in subjects for key in complete(subject.keys)}
-    for key in table.keys:
+    for key in table.tuned:
         if key not in known:
             raise ConfigurationError(f"keys: there is no key '{key}'{nearest(key, known)}")
         if key in _FIXED or key.startswith("privacy."):
@@ -169,6 +170,8 @@ def _check_keys(table: Tune, subjects: list[Subject]) -> None:
         if not any(key in subject.ranges for subject in subjects):
             raise ConfigurationError(f"keys: '{key}' is read by none of the methods {', '.join(names)}")
     for subject in subjects:
+        if foreign := [key for key in subject.ranges if _foreign(key, subject.method)]:
+            raise ConfigurationError(f"own: '{subject.name}' does not read '{foreign[0]}'; leave it out")
         if not subject.ranges:
             raise ConfigurationError(f"methods: '{subject.name}' reads none of the keys; leave it out, or add one")
         for key, found in subject.ranges.items():

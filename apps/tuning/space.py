@@ -8,7 +8,9 @@ figure = "validation_loss"                  # default: the task's main figure, s
 [tune.rates.keys]
 learning-rate = { low = 0.001, high = 0.3, log = true }
 local-epochs = { low = 1, high = 5 }
-fedprox.mu = { values = [0.001, 0.01, 0.1, 1.0] }       # of fedprox alone
+fedprox.mu = { values = [0.001, 0.01, 0.1, 1.0] }       # of all methods that read it
+[tune.rates.own.local]                                  # of one entry of methods; instead of a range above, or besides
+learning-rate = { low = 0.01, high = 1.0, log = true }
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from florilegium.apps.runs.experiment import pick, read_layers
-from florilegium.common.errors import ConfigurationError
+from florilegium.common.errors import ConfigurationError, nearest
 from florilegium.common.settings import Value
 
 EDGE = 0.05
@@ -113,6 +115,12 @@ class Tune(BaseModel):
     rounds: int | None = Field(default=None, ge=1)
     figure: str = ""
     keys: dict[str, Range] = Field(min_length=1)
+    own: dict[str, dict[str, Range]] = {}
+
+    @property
+    def tuned(self) -> list[str]:
+        """Keys that are tuned, for all methods or for one."""
+        return list(dict.fromkeys([*self.keys, *(key for own in self.own.values() for key in own)]))
 
     @field_validator("figure")
     @classmethod
@@ -126,6 +134,17 @@ class Tune(BaseModel):
     def _flattened(cls, tables: Any) -> Any:
         """Take ``fedprox.mu = {…}``, which TOML reads as nested tables, like ``"fedprox.mu" = {…}``."""
         return dict(_ranges(tables, "")) if isinstance(tables, Mapping) else tables
+
+    @field_validator("own", mode="before")
+    @classmethod
+    def _each_flattened(cls, tables: Any) -> Any:
+        return {entry: cls._flattened(own) for entry, own in tables.items()} if isinstance(tables, Mapping) else tables
+
+    @model_validator(mode="after")
+    def _is_of_methods(self) -> Tune:
+        if other := [entry for entry in self.own if entry not in self.methods]:
+            raise ValueError(f"own: '{other[0]}' is not in methods{nearest(other[0], self.methods)}")
+        return self
 
 
 def _ranges(tables: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

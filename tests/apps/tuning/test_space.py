@@ -42,6 +42,42 @@ def test_each_method_has_its_own_keys_and_the_recipes_values(tmp_path: Path) -> 
     assert quoted.keys == plan.table.keys
 
 
+def test_a_method_may_have_ranges_of_its_own(tmp_path: Path) -> None:
+    own = """[tune.rates.own]
+prox.fedprox = { mu = { values = [0.1, 1] }, adaptive = { values = [false, true] } }
+local = { learning-rate = { values = [0.05, 1] }, local-epochs = { low = 1, high = 5 } }
+"""
+    fedavg, prox, local = _plan(tmp_path, 'methods = ["", "prox", "local"]\ntrials = 3', f"{LR}\n{own}").subjects
+    assert fedavg.ranges.keys() == {"learning-rate"}
+    assert prox.ranges.keys() == {"learning-rate", "fedprox.mu", "fedprox.adaptive"}
+    assert prox.ranges["fedprox.mu"].values == [0.1, 1.0]
+    assert local.ranges.keys() == {"learning-rate", "local-epochs"}
+    assert local.ranges["learning-rate"].values == [0.05, 1.0]
+    assert local.own == {"learning-rate": 0.05, "local-epochs": 5}
+    with pytest.raises(ConfigurationError, match="--set local-epochs: a tuning sets it"):
+        _plan(
+            tmp_path,
+            'methods = ["local"]\ntrials = 3',
+            f"{LR}\n{own}".replace("prox.fedprox", "#"),
+            **{"local-epochs": 3},
+        )
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ("prix.fedprox.mu = { values = [0.1, 1] }", "own: 'prix' is not in methods; did you mean 'prox'"),
+        ("local.fedprox.mu = { values = [0.1, 1] }", "own: 'local' does not read 'fedprox.mu'"),
+        ("prox.fedprox.mu = { values = [0.2, 1] }", "'fedprox.mu' is 0.1 for 'prox' in the recipe, which its range"),
+        ("prox.rounds = { low = 1, high = 9 }", "'rounds' cannot be tuned"),
+        ("prox.fedprox.mi = { low = 1, high = 9 }", "no key 'fedprox.mi'; did you mean 'fedprox.mu'"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_methods_own_ranges(tmp_path: Path, own: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        _plan(tmp_path, 'methods = ["", "prox", "local"]\ntrials = 3', f"{LR}\n[tune.rates.own]\n{own}")
+
+
 def test_trials_measure_on_held_back_examples_alone(tmp_path: Path) -> None:
     for given, share in (({}, HELD_BACK), ({"validation-fraction": 0.3, "transfer-target": "mnist"}, 0.3)):
         keys = _plan(tmp_path, "trials = 1\nrounds = 3", LR, **given).subjects[0].keys
