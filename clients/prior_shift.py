@@ -45,6 +45,11 @@ class PriorShiftClient(OwnPriorClient):
         """Whether this phase trains with the client's prior: fine-tuning does, and with ``adjusted`` all training."""
         return self.phase == "test" or self.hyper.federation == "adjusted"
 
+    @property
+    def counts(self) -> bool:
+        """Whether the client counts its labels: not in a test of what its inputs alone tell."""
+        return super().counts and (self.phase != "test" or self.hyper.estimate == "labels")
+
     @phase
     def train(self, arrays: Arrays) -> Answer:
         """Train the received model; return it and, if the server sent a prior, the client's class frequencies."""

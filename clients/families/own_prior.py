@@ -38,6 +38,11 @@ class OwnPriorClient(BaseClient):
         """Whether the training of this phase is one with the client's prior."""
         return True
 
+    @property
+    def counts(self) -> bool:
+        """Whether the client counts its labels in this phase; otherwise its class prior is estimated from inputs."""
+        return self.data.labeled
+
     def descend(self, *purpose: str, **training: Any) -> float:
         """Train with the client's prior in the last layer's bias, and take it out again."""
         if not self.adjusts:
@@ -94,6 +99,6 @@ class OwnPriorClient(BaseClient):
 
     def _prior(self) -> NDArray[np.float64]:
         """Return the client's class prior π_k, (C,)."""
-        if self.data.labeled:
+        if self.counts:
             return smoothed(self._counts(), self._federation, self.hyper.smoothing)
         return estimated(features(self.model, self.data.train), self._federation, self.hyper.iterations)

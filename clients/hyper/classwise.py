@@ -64,3 +64,6 @@ class PriorShiftHyper(OwnPriorHyper):
         "class prior of the shared model: measured, by frequencies that clients send; taken to be `uniform`; or "
         "`adjusted`: uniform, as clients train with their own prior's logits",
     )
+    estimate: Literal["labels", "inputs"] = key(
+        "labels", "before a test, the class prior of a client with labels: counted, or estimated as if it had none"
+    )

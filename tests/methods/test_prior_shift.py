@@ -56,6 +56,18 @@ def test_predictions_are_those_of_bayes_rule(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted / wanted.sum(axis=1, keepdims=True), rtol=1e-4)
 
 
+def test_a_client_may_be_tested_as_if_it_had_no_labels(tmp_path: Path) -> None:
+    unlabeled = _client(tmp_path)
+    unlabeled.data.labeled = False
+    labeled = _client(tmp_path, **{"prior-shift.estimate": "inputs"})
+    found = []
+    for client in (unlabeled, labeled):
+        perform(client, "test", SENT)
+        found.append(client.predictor(DATA.x).detach())
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    assert set(perform(labeled, "train", SENT).arrays) == set(SENT)  # its labels still train
+
+
 def test_equal_priors_change_nothing(tmp_path: Path) -> None:
     client = _client(tmp_path, _examples([*range(10)]), **{"prior-shift.federation": "uniform"})
     metrics = perform(client, "test", START).metrics
