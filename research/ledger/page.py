@@ -36,6 +36,8 @@ MEANING = """\
   number is taken as exact. Runs with the paper's own draws (FLamby) differ by what was computed alone, and have an
   interval of no width. A verdict holds for the setting and the budget of its row.
 - *runs*: number of the setting and command below the table; it leads to the results page, which has the whole protocol.
+- *Not run*: hours of one core (AMD EPYC) for all cells of the reason, estimated from the seconds of a few rounds
+  or of similar runs; without hours something else is missing, which the reason names. Runs can be continued.
 - Numbers that a paper prints twice are listed once, averages over columns and figures without numbers not at all."""
 
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from florilegium.common.errors import ConfigurationError, nearest
 
@@ -103,12 +103,31 @@ class Runs(_Record):
 
 
 class NotRun(_Record):
-    """Why cells have no value: those of the named rows and columns, or of all, that no runs filled."""
+    """Why cells have no value: those of the named rows and columns, or of all, that no runs filled.
+
+    ``commands`` would fill them, in about ``hours`` of one core; both are missing where something else is, by ``why``.
+    """
 
     tables: list[str]
     rows: list[str] = []
     columns: list[str] = []
     why: str
+    commands: list[str] = []
+    hours: Decimal | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> NotRun:
+        if bool(self.commands) != bool(self.hours):
+            raise ValueError(f"give both commands and hours, or neither (why: {self.why!r})")
+        return self
+
+    @property
+    def told(self) -> str:
+        """The reason, with what would fill the cells and what it costs."""
+        if not self.hours:
+            return self.why
+        of = " in all" if len(self.tables) > 1 else ""
+        return f"{self.why}; about {self.hours:f} h of one core{of}: {'; '.join(f'`{one}`' for one in self.commands)}"
 
 
 class MeasuredPaper(_Record):
@@ -317,7 +336,7 @@ def _cells(
                 continue
             if measured is None:
                 found = [
-                    reason.why
+                    reason.told
                     for reason in reasons
                     if table.name in reason.tables
                     and row in (reason.rows or [row])

@@ -75,6 +75,8 @@ commands = ["florilegium run toy"]
 tables = ["Table 1"]
 columns = ["b"]
 why = "too dear"
+hours = 2.5
+commands = ["florilegium run toy", "florilegium run toy --set seed=2"]
 
 [[not-run]]
 tables = ["Table 2"]
@@ -236,7 +238,8 @@ def test_cells_and_counts(tmp_path: Path) -> None:
     assert "| w | a | 80.0 | 81.0 ± 0.6 | 3 | 1× | not distinguishable: 1.0 above, ± 2.5 | [1](toy.md#toy) |" in text
     assert "| w | b | 70.0 ± 1.0 | 73.0 | 3 | 1× | no interval: mean alone, 3.0 above | [1](toy.md#toy) |" in text
     assert "| x | a | 60.0 | 30.0 | 3 | 1× | no interval: mean alone, 30.0 below | [1](toy.md#toy) |" in text
-    assert "- Too dear. *b*: x (71.0), z (10.0)" in text
+    told = "- Too dear; about 2.5 h of one core: `florilegium run toy`; `florilegium run toy --set seed=2`."
+    assert f"{told} *b*: x (71.0), z (10.0)" in text
     assert "- Forgotten. *a*: w (1.0), x (2.0), y (3.0)" in text
 
 
@@ -257,6 +260,7 @@ def test_cells_and_counts(tmp_path: Path) -> None:
         ('tables = ["Table 2"]', 'tables = ["Table 4"]', "'Table 4' is no table"),
         ('columns = ["b"]', 'columns = ["c"]', "'c' is no column of Table 1"),
         ('columns = ["b"]', 'rows = ["v"]', "'v' is no row of Table 1"),
+        ("hours = 2.5", "", "give both commands and hours, or neither (why: 'too dear')"),
         ("budget =", "cost =", "runs.0.cost: Extra inputs are not permitted"),
     ],
 )
@@ -310,7 +314,8 @@ def test_measured_values_stand_on_the_results_pages(ledger: list[Paper]) -> None
 
 def test_commands_name_recipes_that_exist(ledger: list[Paper]) -> None:
     named = re.compile(r"florilegium (run|sweep|pareto|fidelity|flamby) ([\w.:-]+)(?: ([\w.-]+))?")
-    commands = [command for paper in ledger for runs in paper.measured.runs for command in runs.commands]
+    records = [one for paper in ledger for one in (*paper.measured.runs, *paper.measured.not_run)]
+    commands = [command for one in records for command in one.commands]
     found = {named.match(command) for command in commands}
     assert None not in found
     for kind, recipe, name in {match.groups() for match in found if match}:
