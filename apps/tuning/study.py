@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 FILE = "study.db"
 _STARTUP = 5
 """Number of a method's trials before values are sampled by model and trials are pruned."""
+_COMBINATIONS = 100_000
+"""Lists with more combinations may repeat one."""
 _IDENTITY, _REASON, _FACTS = "identity", "reason", "facts"
 _BUDGET = ("rounds", "evaluate-every", "evaluate-clients", "init", "min-success")
 """Keys that a resumed run may change, and a trial may not."""
@@ -135,13 +137,28 @@ class MethodStudy:
         self._study.sampler = optuna.samplers.TPESampler(n_startup_trials=_STARTUP, seed=seed)
         if not waiting and (chosen := self._fixed()) is not None:
             self._study.enqueue_trial(chosen)
-        return self._study.ask({key: _distribution(found) for key, found in self.subject.ranges.items()})
+        ranges = {key: _distribution(found) for key, found in self.subject.ranges.items()}
+        trial = self._study.ask(ranges)
+        if (other := self._instead(trial.params)) is not None:
+            self._study.tell(trial, state=TrialState.FAIL)
+            self._study.enqueue_trial(other)
+            trial = self._study.ask(ranges)
+        return trial
 
     def _fixed(self) -> dict[str, Value] | None:
         """Return the values of the next trial if they are not sampled: the recipe's own, or others of a short list."""
         tried = [one.params for one in self._ended()]
         fixed = [self.subject.own, *listed(self.subject.ranges, self._plan.table.trials)]
         return next((values for values in fixed if values not in tried), None)
+
+    def _instead(self, values: dict[str, Value]) -> dict[str, Value] | None:
+        """Return other values of lists if ``values`` were tried before: the same run would be made again."""
+        tried = [one.params for one in self._ended()]
+        if values not in tried:
+            return None
+        left = [one for one in listed(self.subject.ranges, _COMBINATIONS) if one not in tried]
+        draw = entropy(self._settings.seed, "tune", self.subject.name, self.next, "instead")
+        return left[draw % len(left)] if left else None
 
     def tell(self, trial: optuna.Trial, ended: Trial) -> None:
         """Record how a trial has ended."""

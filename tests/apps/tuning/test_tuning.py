@@ -260,6 +260,17 @@ def test_the_best_trial_is_chosen_and_is_never_worse_than_the_recipe(
     assert losses.curve() == list(np.minimum.accumulate(tried[:4]))
 
 
+def test_no_combination_of_lists_is_tried_twice(
+    recipe: Path, tmp_path: Path, pretended: Callable[..., list[float]]
+) -> None:
+    lists = SMALL.replace("{ low = 0.01, high = 1.0, log = true }", "{ values = [0.05, 0.1, 0.2, 0.4] }")
+    recipe.write_text(lists.replace("trials = 3", "trials = 7").replace('"", "fedprox"', '"fedprox"'))
+    pretended(lambda rate: rate)  # without the second key, so that the sampler wants the best rate again and again
+    (result,) = _tune(recipe, tmp_path).results
+    assert len({tuple(trial.values.values()) for trial in result.trials}) == 7
+    assert [trial.number for trial in result.trials] == [*range(7)]
+
+
 def test_a_value_at_an_end_that_the_key_itself_has_is_no_reason_to_warn(recipe: Path, tmp_path: Path) -> None:
     recipe.write_text(SMALL + "local-epochs = { low = 1, high = 5 }\n")
     plan = read_plan(str(recipe), "rates", {"runs-dir": str(tmp_path)})
