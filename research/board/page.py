@@ -126,7 +126,7 @@ def draw(groups: dict[str, list[Entry]]) -> ShownFigure:
     effort.set_xlabel(f"MB until {TARGET:.0%} of it")
     effort.set_xscale("log")
     low, high = effort.get_xlim()
-    effort.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,), numticks=6))
+    effort.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=6))
     effort.xaxis.set_major_formatter("{x:g}")
     effort.minorticks_off()
     for axes in (final, effort):
