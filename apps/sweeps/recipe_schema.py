@@ -35,9 +35,9 @@ def recipe_schema() -> dict[str, Any]:
         own.pop("required", None)  # a recipe may extend another's table
         named[name] = {"description": meaning, "type": "object", "additionalProperties": own}
     tried = {"$ref": f"#/definitions/{Range.__name__}"}  # a dotted key is a table of its own
-    named["tune"]["additionalProperties"]["properties"]["keys"]["additionalProperties"] = {
-        "anyOf": [tried, {"type": "object", "additionalProperties": tried}]
-    }
+    ranges = {"anyOf": [tried, {"type": "object", "additionalProperties": tried}]}
+    tune = named["tune"]["additionalProperties"]["properties"]
+    tune["keys"]["additionalProperties"] = tune["own"]["additionalProperties"]["additionalProperties"] = ranges
     variants = {"description": "keys that `RECIPE:VARIANT` adds", "additionalProperties": {"$ref": _KEYS}}
     published = {"description": "published figures, by source", "type": "object"}
     properties = {

@@ -75,6 +75,8 @@ BUFFER = "buffer:"
 
 _ADAM_BEFORE_0_2 = ("pefll", "pfedhn")
 """Methods for which "adam" meant Adam in version 0.1.0; for all others it meant FedAdam."""
+_SINCE_0_2 = "image-size"
+"""A key that the configurations of all runs have since version 0.2.0."""
 
 
 @dataclass(frozen=True)
@@ -443,8 +445,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not the folder of a run: it has no config.toml") from error
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path} is not the folder of a run: {error}") from error
-    if config.get("server-optimizer") == "adam" and config.get("method") not in _ADAM_BEFORE_0_2:
-        config["server-optimizer"] = "fedadam"
+    if _SINCE_0_2 not in config and config.get("server-optimizer") == "adam":
+        config["server-optimizer"] = "adam" if config.get("method") in _ADAM_BEFORE_0_2 else "fedadam"
     return config
 
 

@@ -36,6 +36,21 @@ def test_their_figures_are_read(runs: Path) -> None:
     assert "earlier versions noted no hash" in done.output
 
 
+@pytest.mark.parametrize(
+    ("version", "method", "meant"),
+    [
+        ("0.1.0", "fedavg", "fedadam"), ("0.1.0", "pefll", "adam"), ("0.2.0", "pefll", "adam"),
+        ("0.2.0", "pefll-prior", "adam"),  # a method that 0.1.0 did not have
+    ],
+)  # fmt: skip
+def test_adam_meant_fedadam_in_the_first_version(runs: Path, version: str, method: str, meant: str) -> None:
+    path = runs / version / "config.toml"
+    words = path.read_text().replace('server-optimizer = "sgd"', 'server-optimizer = "adam"')
+    path.write_text(words.replace('method = "fedavg"', f'method = "{method}"', 1))
+    config = read_config(runs / version)
+    assert (config["method"], config["server-optimizer"]) == (method, meant)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("command", ["resume {} --set rounds=4 --workers 1", "export {} --client 0 --output model"])
 def test_their_models_are_refused_in_words(version: str, command: str, runs: Path) -> None:

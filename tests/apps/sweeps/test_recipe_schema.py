@@ -47,6 +47,7 @@ def test_all_defaults_are_valid(schema: Draft7Validator) -> None:
         ("[variants.a]\nfedprox.mu = -1", "mu"),
         ("[sweeps.a]\nvariant = ['']", "variant"),
         ("[tune.a.keys]\nlearning-rate = { lo = 1 }", "learning-rate"),
+        ("[tune.a.own.local]\nlearning-rate = { lo = 1 }", "learning-rate"),
         ("extends = 3", "extends"),
     ],
 )
