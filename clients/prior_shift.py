@@ -46,9 +46,9 @@ class PriorShiftClient(OwnPriorClient):
         return self.phase == "test" or self.hyper.federation == "adjusted"
 
     @property
-    def counts(self) -> bool:
+    def counts_labels(self) -> bool:
         """Whether the client counts its labels: not in a test of what its inputs alone tell."""
-        return super().counts and (self.phase != "test" or self.hyper.estimate == "labels")
+        return super().counts_labels and (self.phase != "test" or self.hyper.estimate == "labels")
 
     @phase
     def train(self, arrays: Arrays) -> Answer:

@@ -39,7 +39,7 @@ class OwnPriorClient(BaseClient):
         return True
 
     @property
-    def counts(self) -> bool:
+    def counts_labels(self) -> bool:
         """Whether the client counts its labels in this phase; otherwise its class prior is estimated from inputs."""
         return self.data.labeled
 
@@ -99,6 +99,6 @@ class OwnPriorClient(BaseClient):
 
     def _prior(self) -> NDArray[np.float64]:
         """Return the client's class prior π_k, (C,)."""
-        if self.counts:
+        if self.counts_labels:
             return smoothed(self._counts(), self._federation, self.hyper.smoothing)
         return estimated(features(self.model, self.data.train), self._federation, self.hyper.iterations)

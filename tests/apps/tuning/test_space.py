@@ -55,12 +55,7 @@ local = { learning-rate = { values = [0.05, 1] }, local-epochs = { low = 1, high
     assert local.ranges["learning-rate"].values == [0.05, 1.0]
     assert local.own == {"learning-rate": 0.05, "local-epochs": 5}
     with pytest.raises(ConfigurationError, match="--set local-epochs: a tuning sets it"):
-        _plan(
-            tmp_path,
-            'methods = ["local"]\ntrials = 3',
-            f"{LR}\n{own}".replace("prox.fedprox", "#"),
-            **{"local-epochs": 3},
-        )
+        _plan(tmp_path, 'methods = ["", "prox", "local"]\ntrials = 3', f"{LR}\n{own}", **{"local-epochs": 3})
 
 
 @pytest.mark.parametrize(
