@@ -47,6 +47,10 @@ def test_a_finding_names_a_test_that_exists(finding) -> None:
             ". x\ninstall a==1 b\n",
             "'b' is installed without a version",
         ),
+        (
+            "# Subject: a\n# What: w\n# Symptom: s\n# Concerns: c\n# Expected: e\n# Seen: s\n# Here: h\n. x\ninstall a==1\n",
+            "no heading for 'a'",
+        ),
     ],
 )
 def test_an_unfinished_head_is_named(text: str, said: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from florilegium.common.errors import ConfigurationError
 PARTS = ("Subject", "What", "Symptom", "Concerns", "Expected", "Seen", "Here")
 """What the head of a script says, each on a line ``# Part: text``; ``Test`` may follow."""
 _GROUPS = {
-    "Privacy": ("opacus", "dp-accounting"),
+    "Privacy": ("opacus", "dp-accounting", "diffprivlib"),
     "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river"),
     "Splits and data": ("fluke", "fedlab", "pfl", "flwr-datasets", "datasets"),
     "Messages": ("flwr", "ray", "httpx", "numpy"),
@@ -41,15 +41,20 @@ class Finding:
     @property
     def group(self) -> str:
         """The heading that the finding stands under."""
-        first = self.says["Subject"].partition(",")[0]
-        return next(heading for heading, names in _GROUPS.items() if first.startswith(names))
+        return _group(self.says["Subject"].partition(",")[0])
+
+
+def _group(package: str) -> str:
+    """Return the heading for a package, or "" if it has none."""
+    return next((heading for heading, names in _GROUPS.items() if package.startswith(names)), "")
 
 
 def read_finding(path: Path) -> Finding:
     """Read the head of a script.
 
     Raises:
-        ConfigurationError: if it does not say all that it has to, or installs a package of its subject without version.
+        ConfigurationError: if it does not say all that it has to, installs a package of its subject without version, or is about
+            one that has no heading.
     """
     text = path.read_text(encoding="utf-8")
     head = text.split("\n. ", 1)[0]
@@ -59,6 +64,10 @@ def read_finding(path: Path) -> Finding:
         raise ConfigurationError(f"{path}: the lines at its head lack '# {missing[0]}: …'")
     if unpinned := [name for name in says["Subject"].split(", ") if name not in versions]:
         raise ConfigurationError(f"{path}: '{unpinned[0]}' is installed without a version; write {unpinned[0]}==…")
+    if not _group(first := says["Subject"].partition(",")[0]):
+        raise ConfigurationError(
+            f"{path}: docs/generate/finding_pages.py has no heading for '{first}'; add it to _GROUPS"
+        )
     return Finding(path.stem, says, versions)
 
 
