@@ -48,7 +48,8 @@ def test_a_finding_names_a_test_that_exists(finding) -> None:
             "'b' is installed without a version",
         ),
         (
-            "# Subject: a\n# What: w\n# Symptom: s\n# Concerns: c\n# Expected: e\n# Seen: s\n# Here: h\n. x\ninstall a==1\n",
+            "# Subject: a\n# What: w\n# Symptom: s\n# Concerns: c\n# Expected: e\n# Seen: s\n# Here: h\n"
+            ". x\ninstall a==1\n",
             "no heading for 'a'",
         ),
     ],

@@ -53,8 +53,8 @@ def read_finding(path: Path) -> Finding:
     """Read the head of a script.
 
     Raises:
-        ConfigurationError: if it does not say all that it has to, installs a package of its subject without version, or is about
-            one that has no heading.
+        ConfigurationError: if it does not say all that it has to, installs a package of its subject without version,
+            or is about one that has no heading.
     """
     text = path.read_text(encoding="utf-8")
     head = text.split("\n. ", 1)[0]
