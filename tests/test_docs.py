@@ -86,6 +86,12 @@ def test_pictures_have_words_and_two_themes() -> None:
             assert len(words.split()) > 5, page
 
 
+def test_every_picture_is_shown() -> None:
+    shown = " ".join(text.read_text(encoding="utf-8") for text in TEXTS)
+    pictures = {path.name for kind in ("*.png", "*.svg") for path in (DOCS / "images").glob(kind)}
+    assert not {name for name in pictures if f"images/{name}" not in shown}
+
+
 def test_diagrams_are_those_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS / "images")
     diagrams, themes = importlib.import_module("diagrams"), importlib.import_module("themes")
