@@ -27,6 +27,8 @@ class Finding:
     name: str
     says: dict[str, str]
     versions: dict[str, str]
+    group: str
+    """The heading that the finding stands under."""
 
     @property
     def packages(self) -> str:
@@ -37,16 +39,6 @@ class Finding:
     def test(self) -> str:
         """The suite's test of the right behaviour, ``path::name``; "" if it has no part in it."""
         return self.says.get("Test", "")
-
-    @property
-    def group(self) -> str:
-        """The heading that the finding stands under."""
-        return _group(self.says["Subject"].partition(",")[0])
-
-
-def _group(package: str) -> str:
-    """Return the heading for a package, or "" if it has none."""
-    return next((heading for heading, names in _GROUPS.items() if package.startswith(names)), "")
 
 
 def read_finding(path: Path) -> Finding:
@@ -64,11 +56,13 @@ def read_finding(path: Path) -> Finding:
         raise ConfigurationError(f"{path}: the lines at its head lack '# {missing[0]}: …'")
     if unpinned := [name for name in says["Subject"].split(", ") if name not in versions]:
         raise ConfigurationError(f"{path}: '{unpinned[0]}' is installed without a version; write {unpinned[0]}==…")
-    if not _group(first := says["Subject"].partition(",")[0]):
+    first = says["Subject"].partition(",")[0]
+    group = next((heading for heading, names in _GROUPS.items() if first.startswith(names)), "")
+    if not group:
         raise ConfigurationError(
             f"{path}: docs/generate/finding_pages.py has no heading for '{first}'; add it to _GROUPS"
         )
-    return Finding(path.stem, says, versions)
+    return Finding(path.stem, says, versions, group)
 
 
 def read_findings(root: Path) -> list[Finding]:
