@@ -96,6 +96,8 @@ _TABLES = ("variants", "sweeps", "tune", "published")
 def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -> Layers:
     """Read a recipe and those it extends; a recipe overrides the one it extends, in a tuning table entry by entry.
 
+    Ranges of single methods (``own``) are inherited for the methods that the table still tunes.
+
     Args:
         name: a recipe's name or path.
         beside: folder of the recipe that extends this one; it is searched first.
@@ -113,9 +115,18 @@ def read_layers(name: str, beside: Path = Path(), seen: tuple[Path, ...] = ()) -
             raise ConfigurationError(f"{path}: {what} must be tables, such as [{what}.fast]")
     under = read_layers(base, path.parent, (*seen, path)) if base else Layers({}, {}, {}, {}, {})
     variants = {variant: flatten(keys) for variant, keys in own["variants"].items()}
-    tune = under.tune | {table: under.tune.get(table, {}) | entries for table, entries in own["tune"].items()}
+    tune = under.tune | {table: _over(under.tune.get(table, {}), entries) for table, entries in own["tune"].items()}
     keys, sweeps = under.keys | flatten(content), under.sweeps | own["sweeps"]
     return Layers(keys, under.variants | variants, sweeps, tune, own["published"])
+
+
+def _over(under: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tuning table over the one that it extends: of that one's ranges of single methods, those of its own."""
+    table = {**under, **entries}
+    ranges, own, methods = under.get("own"), entries.get("own", {}), table.get("methods", [""])
+    if not (isinstance(ranges, dict) and isinstance(own, dict) and isinstance(methods, list)):
+        return table  # whoever reads the table says what is wrong with it
+    return table | {"own": {entry: ranges[entry] for entry in ranges if entry in methods} | own}
 
 
 def offered(recipe: str | Path | None) -> list[Mapping[str, Value]]:

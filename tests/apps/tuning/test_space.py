@@ -58,6 +58,26 @@ local = { learning-rate = { values = [0.05, 1] }, local-epochs = { low = 1, high
         _plan(tmp_path, 'methods = ["", "prox", "local"]\ntrials = 3', f"{LR}\n{own}", **{"local-epochs": 3})
 
 
+def test_a_recipe_inherits_ranges_of_the_methods_that_it_tunes(tmp_path: Path) -> None:
+    own = """[tune.rates.own]
+prox.fedprox.mu = { values = [0.1, 1] }
+local.local-epochs = { values = [5, 7] }
+"""
+    _recipe(tmp_path, 'methods = ["", "prox", "local"]\ntrials = 3', f"{LR}\n{own}")
+    heir = tmp_path / "heir.toml"
+    heir.write_text('extends = "small"\n[tune.rates]\nmethods = ["", "local"]\n')
+    assert read_tune(str(heir), "rates").own.keys() == {"local"}
+    heir.write_text(
+        'extends = "small"\n[tune.rates]\ntrials = 9\n[tune.rates.own]\nprox.fedprox.mu = { values = [0.1, 2] }\n'
+    )
+    found = read_tune(str(heir), "rates").own
+    assert found["prox"]["fedprox.mu"].values == [0.1, 2.0]
+    assert found["local"]["local-epochs"].values == [5, 7]
+    heir.write_text('extends = "small"\n[tune.rates]\nmethods = 3\n')
+    with pytest.raises(ConfigurationError, match="methods"):
+        read_tune(str(heir), "rates")
+
+
 @pytest.mark.parametrize(
     ("own", "said"),
     [
