@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -29,37 +30,50 @@ from florilegium.partitions.clientdata import Examples, to_inputs
 from florilegium.partitions.federation import federate
 from florilegium.partitions.loading import load_dataset, task_of
 from florilegium.research.ledger.records import RECORDS, PrintedTable, read_published
-from florilegium.research.studies.flamby_draws import ORDER
+from florilegium.research.studies import flamby_draws
+from florilegium.research.studies.flamby_draws import HEART, ORDER, TCGA, turns
 
 Draws = Literal["flamby", "workers", "suite"]
 SWEEP = "table"
-DRAWS = "florilegium.research.studies.flamby_draws"
-LOCAL, POOLED = "local", "pooled"
-"""Variants whose clients train alone, and on all rows in one place."""
+LOCAL, POOLED, CYCLIC = "local", "pooled", "cyclic"
+"""Variants whose clients train alone, on all rows in one place, and alone in turns."""
 _PUBLISHED = {
     "fedavg": "FedAvg", "fedprox": "FedProx", "scaffold": "SCAFFOLD", "fedadam": "FedAdam", "fedyogi": "FedYogi",
-    "fedadagrad": "FedAdagrad", POOLED: "Pooled training",
+    "fedadagrad": "FedAdagrad", CYCLIC: "Cyclic", POOLED: "Pooled training",
 }  # fmt: skip
 _TABLES = {"fed-heart": "Fed-Heart-Disease", "fed-tcga-brca": "Fed-TCGA-BRCA"}
 _ORDERS = {"fed-heart": "heart", "fed-tcga-brca": "tcga"}
+_SIZES = {"fed-heart": HEART, "fed-tcga-brca": TCGA}
 
 
-def with_flambys_draws(one: NamedRun, dataset: str, *, workers: bool) -> NamedRun:
+def with_flambys_draws(one: NamedRun, dataset: str, rounds: int, *, workers: bool) -> NamedRun:
     """Return a run of the recipe's table with FLamby's initial model, rows and batches instead of the suite's.
 
-    ``workers``: batches of federated trainings are those of loaders with worker processes.
+    Args:
+        one: the run.
+        dataset: name of the federated dataset.
+        rounds: of a federated training; client 0 has its turn in some of them where clients train in turns.
+        workers: whether batches of federated trainings are those of loaders with worker processes.
     """
     own = one.variant in (LOCAL, POOLED)
-    order = "alone" if own else _ORDERS[dataset] + ("_with_workers" if workers else "")
+    cyclic = "_cyclic" if one.variant == CYCLIC else ""
+    order = "alone" if own else _ORDERS[dataset] + cyclic + ("_with_workers" if workers else "")
     name = f"{one.name}-flamby{'-workers' if workers and not own else ''}"
     keys: dict[str, Value] = {
         **one.keys,
-        "model": f"{DRAWS}:seed_{one.keys['seed']}",
-        "partitioner": f"{DRAWS}:{'POOLED' if one.variant == POOLED else 'CLIENTS'}",
-        "batch-order": f"{DRAWS}:{order}",
+        "model": f"{flamby_draws.__name__}:seed_{one.keys['seed']}",
+        "partitioner": f"{flamby_draws.__name__}:{'POOLED' if one.variant == POOLED else 'CLIENTS'}",
+        "batch-order": f"{flamby_draws.__name__}:{order}",
         "run-name": name,
     }
+    if cyclic:
+        keys["rounds"] = max(1, first_turns(int(one.keys["seed"]), dataset, rounds))
     return replace(one, name=name, keys=keys)
+
+
+def first_turns(seed: int, dataset: str, rounds: int) -> int:
+    """Return in how many rounds of FLamby's "cyclic" training client 0 takes steps; its model is the one evaluated."""
+    return [*islice(turns(seed, len(_SIZES[dataset])), rounds)].count(0)
 
 
 class Tests:
@@ -96,11 +110,18 @@ class Tests:
 
 def models(run: Path, variant: str, clients: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
     """Yield the models of a run, each with the name of its row: that of each client where clients train alone."""
-    if variant != LOCAL:
-        yield _PUBLISHED[variant], Run(run).model()
-        return
-    for number, name in enumerate(clients):
-        yield f"Local {number}", Run(run).model(name)
+    if variant == LOCAL:
+        for number, name in enumerate(clients):
+            yield f"Local {number}", Run(run).model(name)
+    else:
+        yield _PUBLISHED[variant], Run(run).model(clients[0] if variant == CYCLIC else None)
+
+
+def untrained(model: nn.Module, seed: int) -> nn.Module:
+    """Return the model that FLamby draws from a seed in place of ``model``, which may have been trained."""
+    layer = next(one for one in model.modules() if isinstance(one, nn.Linear))
+    drawn: nn.Module = getattr(flamby_draws, f"seed_{seed}")((layer.in_features,), layer.out_features)
+    return drawn
 
 
 def measure(
@@ -119,14 +140,18 @@ def measure(
         (seeds, test sets).
     """
     wanted = runs_of(recipe, SWEEP, overrides)
-    dataset = str(next(one.keys["dataset"] for one in wanted if one.variant not in (LOCAL, POOLED)))
+    federated = complete(next(one.keys for one in wanted if one.variant not in (LOCAL, POOLED, CYCLIC)))
+    dataset, rounds = str(federated["dataset"]), int(federated["rounds"])
     if draws != "suite":
-        wanted = [with_flambys_draws(one, dataset, workers=draws == "workers") for one in wanted]
+        wanted = [with_flambys_draws(one, dataset, rounds, workers=draws == "workers") for one in wanted]
     done = carry_out(wanted, folder_of(wanted), means).all()
-    tests = Tests(parse(complete(next(one.keys for one in wanted if one.variant not in (LOCAL, POOLED))))[0])
+    tests = Tests(parse(federated)[0])
     found: dict[str, list[list[float]]] = {}
     for one, path in zip(wanted, done, strict=True):
+        seed = int(one.keys["seed"])
         for row, model in models(path, one.variant, tests.names):
+            if one.variant == CYCLIC and draws != "suite" and not first_turns(seed, dataset, rounds):
+                model = untrained(model, seed)
             found.setdefault(row, []).append(tests.figures(model))
     return dataset, ["pooled", *tests.names], {row: np.array(values) for row, values in found.items()}
 

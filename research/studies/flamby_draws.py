@@ -3,24 +3,27 @@
 FLamby (Ogier du Terrail et al. 2022) draws from one global PyTorch stream. It is seeded, the initial model is drawn; it
 is seeded again before each training. Then every iterator of a ``DataLoader`` draws a base seed that nothing uses and,
 at its first batch, the seed of its permutation. In a federated training the clients' first iterators are made before
-that; the clients take their steps one after the other, and an exhausted iterator is followed by a new one.
+that; the clients take their steps one after the other, and an exhausted iterator is followed by a new one. In its
+"cyclic" training a single client takes steps in each round, in the order of :func:`turns`.
 
 The names here are values of configuration keys: ``model = "florilegium.research.studies.flamby_draws:seed_42"``,
-``partitioner`` :data:`CLIENTS` or :data:`POOLED`, and ``batch-order`` one of the functions from :func:`heart` on
-(:data:`florilegium.clients.core.batch_orders.BatchOrder`).
+``partitioner`` :data:`CLIENTS` or :data:`POOLED`, and ``batch-order`` :func:`alone`, or the order of a federated
+training by the name of its federation, such as :data:`heart`, with ``_cyclic`` for that training, and with
+``_with_workers`` for loaders with worker processes (:data:`florilegium.clients.core.batch_orders.BatchOrder`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import count
+from itertools import cycle
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from florilegium.clients.core.batch_orders import BatchOrder
 from florilegium.partitions.loading import load_dataset
 from florilegium.partitions.partitioning import Partitioning
 from florilegium.partitions.settings import FederationSettings
@@ -102,8 +105,15 @@ def _alone(seed: int) -> Callable[[int], int]:
     return of
 
 
+def turns(seed: int, clients: int) -> Iterator[int]:
+    """Yield the client of each round of FLamby's "cyclic" training: all in a new order again and again."""
+    stream = np.random.default_rng(seed)
+    while True:
+        yield from stream.permutation(clients).tolist()
+
+
 @cache
-def _together(seed: int, batches: tuple[int, ...], features: int = 0) -> Callable[[int, int], int]:
+def _together(seed: int, batches: tuple[int, ...], features: int, cyclic: bool) -> Callable[[int, int], int]:
     """Return the function (client, pass) → seed of its permutation, of clients that share the stream of ``seed``.
 
     Args:
@@ -111,6 +121,7 @@ def _together(seed: int, batches: tuple[int, ...], features: int = 0) -> Callabl
         batches: number of batches of a pass of each client.
         features: for loaders with worker processes, which take their first batches, and so draw, when they are made:
             inputs of the model that was drawn before that. 0: loaders without.
+        cyclic: clients take steps in the order of :func:`turns`; otherwise one after the other in every round.
     """
     stream, found, left = torch.Generator().manual_seed(seed), [list[int]() for _ in batches], [0] * len(batches)
     if features:
@@ -120,22 +131,18 @@ def _together(seed: int, batches: tuple[int, ...], features: int = 0) -> Callabl
             found[client].append(_seed(stream))
             left[client] = each
         stream.manual_seed(seed)
-
-    def a_round() -> None:
-        for client, each in enumerate(batches):
-            for _ in range(UPDATES):
-                if not left[client]:
-                    if found[client]:
-                        _seed(stream)  # the base seed of the next iterator
-                    found[client].append(_seed(stream))
-                    left[client] = each
-                left[client] -= 1
+    order = turns(seed, len(batches)) if cyclic else cycle(range(len(batches)))
 
     def of(client: int, number: int) -> int:
-        for _ in count():
-            if len(found[client]) > number:
-                break
-            a_round()
+        while len(found[client]) <= number:
+            turn = next(order)
+            for _ in range(UPDATES):
+                if not left[turn]:
+                    if found[turn]:
+                        _seed(stream)  # the base seed of the next iterator
+                    found[turn].append(_seed(stream))
+                    left[turn] = batches[turn]
+                left[turn] -= 1
         return found[client][number]
 
     return of
@@ -145,33 +152,26 @@ def _order(seed: int, examples: int) -> Tensor:
     return torch.randperm(examples, generator=torch.Generator().manual_seed(seed))
 
 
-def _federated(
-    sizes: Sequence[int], batch: int, seed: int, client: str, examples: int, number: int, features: int = 0
-) -> Tensor:
-    if examples != sizes[int(client)]:
-        raise ValueError(f"client {client} has {examples} training examples, FLamby's has {sizes[int(client)]}")
-    of = _together(seed, tuple(-(-size // batch) for size in sizes), features)
-    return _order(of(int(client), number), examples)
+def _federated(sizes: Sequence[int], batch: int, features: int = 0, *, cyclic: bool = False) -> BatchOrder:
+    """Return the order of passes of clients with ``sizes`` training rows; other arguments as of :func:`_together`."""
+
+    def order(seed: int, client: str, examples: int, number: int) -> Tensor:
+        if examples != sizes[int(client)]:
+            raise ValueError(f"client {client} has {examples} training examples, FLamby's has {sizes[int(client)]}")
+        of = _together(seed, tuple(-(-size // batch) for size in sizes), features, cyclic)
+        return _order(of(int(client), number), examples)
+
+    return order
 
 
-def heart(seed: int, client: str, examples: int, number: int) -> Tensor:
-    """Return the order of a pass of a hospital in a federated training."""
-    return _federated(HEART, HEART_BATCH, seed, client, examples, number)
-
-
-def heart_with_workers(seed: int, client: str, examples: int, number: int) -> Tensor:
-    """Return the order of a pass of a hospital in a federated training whose loaders have worker processes."""
-    return _federated(HEART, HEART_BATCH, seed, client, examples, number, len(HEART_FEATURES))
-
-
-def tcga(seed: int, client: str, examples: int, number: int) -> Tensor:
-    """Return the order of a pass of a region in a federated training."""
-    return _federated(TCGA, TCGA_BATCH, seed, client, examples, number)
-
-
-def tcga_with_workers(seed: int, client: str, examples: int, number: int) -> Tensor:
-    """Return the order of a pass of a region in a federated training whose loaders have worker processes."""
-    return _federated(TCGA, TCGA_BATCH, seed, client, examples, number, len(TCGA_FEATURES))
+heart = _federated(HEART, HEART_BATCH)
+heart_with_workers = _federated(HEART, HEART_BATCH, len(HEART_FEATURES))
+heart_cyclic = _federated(HEART, HEART_BATCH, cyclic=True)
+heart_cyclic_with_workers = _federated(HEART, HEART_BATCH, len(HEART_FEATURES), cyclic=True)
+tcga = _federated(TCGA, TCGA_BATCH)
+tcga_with_workers = _federated(TCGA, TCGA_BATCH, len(TCGA_FEATURES))
+tcga_cyclic = _federated(TCGA, TCGA_BATCH, cyclic=True)
+tcga_cyclic_with_workers = _federated(TCGA, TCGA_BATCH, len(TCGA_FEATURES), cyclic=True)
 
 
 def alone(seed: int, client: str, examples: int, number: int) -> Tensor:

@@ -17,7 +17,7 @@ from florilegium.clients.core.batch_orders import BatchOrder
 from florilegium.partitions.sources import brca, heart
 from florilegium.partitions.sources.source import DATA_VARIABLE
 from florilegium.research.studies import flamby_draws as draws
-from florilegium.research.studies.flamby import measure, published, table
+from florilegium.research.studies.flamby import Draws, measure, published, table
 from tests.support import CACHE
 
 REAL = Path(os.environ.get(DATA_VARIABLE, "/nowhere"))
@@ -58,6 +58,21 @@ class TestDraws:
                     for _ in range(draws.UPDATES):
                         assert next(theirs).tolist() == next(own)
 
+    def test_clients_that_take_turns(self) -> None:
+        """FLamby's "cyclic": a client takes 100 batches in each round; all have a turn before one has another."""
+        with torch.random.fork_rng([]):
+            loaders = [_loader(size, draws.HEART_BATCH) for size in draws.HEART]
+            streams = [_endless(loader, iter(loader)) for loader in loaders]
+            torch.manual_seed(44)
+            ours = [
+                _batches(draws.heart_cyclic, 44, client, size, draws.HEART_BATCH)
+                for client, size in enumerate(draws.HEART)
+            ]
+            order = np.random.default_rng(44)
+            for client in [*order.permutation(4), *order.permutation(4)]:
+                for _ in range(draws.UPDATES):
+                    assert next(streams[client]).tolist() == next(ours[client])
+
     def test_clients_whose_loaders_have_workers(self) -> None:
         """Loaders with a worker process each, made after the model and before the stream is seeded again."""
         with torch.random.fork_rng([]):
@@ -95,12 +110,14 @@ class TestDraws:
             draws.heart(42, "1", 7, 0)
 
 
-def _measured(tmp_path: Path, base: str, variants: list[str], seeds: list[int]) -> dict[str, np.ndarray]:
+def _measured(
+    tmp_path: Path, base: str, variants: list[str], seeds: list[int], kind: Draws = "flamby"
+) -> dict[str, np.ndarray]:
     """Return the figures (seeds, test sets) of a recipe's table of some variants and seeds."""
     recipe = tmp_path / "own.toml"
     recipe.write_text(f'extends = "{base}"\n[sweeps.table]\nvariants = {variants}\nseeds = {seeds}\n')
     folders = {"runs-dir": str(tmp_path / "runs"), "cache-dir": str(CACHE), "data-dir": str(REAL)}
-    _, _, found = measure(str(recipe), folders, Means("process", 1, fork=True))
+    _, _, found = measure(str(recipe), folders, Means("process", 1, fork=True), draws=kind)
     return found
 
 
@@ -138,3 +155,12 @@ class TestTables:
         assert [cell.partition(" (")[0] for cell in shown[1:]] == [
             theirs.text for theirs in published("fed-tcga-brca").rows["Pooled training"] if theirs
         ]
+
+    def test_cyclic_is_the_first_client_alone_in_its_turns(self, tmp_path: Path) -> None:
+        """Published means; with seed 42 the first region has no turn, so that an untrained model is among theirs."""
+        seeds = [42, 43, 44, 45, 46]
+        hospitals = _measured(tmp_path, "flamby-heart", ["fedavg", "cyclic"], seeds)["Cyclic"]
+        regions = _measured(tmp_path, "flamby-tcga", ["fedavg", "cyclic"], seeds, "workers")["Cyclic"]
+        for found, dataset, near in ((hospitals, "fed-heart", 0.0006), (regions, "fed-tcga-brca", 0.006)):
+            theirs = [float(one.value) for one in published(dataset).rows["Cyclic"][:-1] if one]
+            np.testing.assert_allclose(found.mean(axis=0), theirs, atol=near)
