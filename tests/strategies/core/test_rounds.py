@@ -128,6 +128,7 @@ class TestLearning:
         }
         for name, array in _model(run("adam", rounds=1, **keys)).items():
             Δ = plain[name].astype(np.float64) - start[name]
+            assert array.dtype == start[name].dtype
             np.testing.assert_allclose(array - start[name], 0.01 * Δ / (np.abs(Δ) + 1e-3), rtol=1e-3, atol=2e-6)
 
     def test_server_adams_moments_are_weighted_sums_of_all_updates(self) -> None:
