@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from florilegium.apps.origins.provenance import differences
@@ -12,6 +13,7 @@ from florilegium.apps.settings.configuration import defaults
 
 FEW = 3
 """Most methods with a common setting that are all named."""
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def notes(section: Section, varied: Collection[str] = ()) -> list[str]:
@@ -42,13 +44,18 @@ def _averaged(section: Section) -> list[str]:
 
 
 def _warnings(section: Section) -> list[str]:
-    """Return the warnings of each run's summary, such as clients that failed in every round."""
-    return [
-        f"{pool.label}, seed {run.seed}: {warning}."
-        for pool in section.pools
-        for run in pool.runs
-        for warning in run.summary.get("warnings", ())
-    ]
+    """Return the warnings of the runs' summaries; those of several seeds that differ in numbers alone are one."""
+    found = []
+    for pool in section.pools:
+        alike: dict[str, dict[int, str]] = {}
+        for run in pool.runs:
+            for warning in run.summary.get("warnings", ()):
+                alike.setdefault(_NUMBER.sub("", warning), {}).setdefault(run.seed, warning)
+        for warnings in alike.values():
+            (first, said), several = next(iter(warnings.items())), len(warnings) > 1
+            whose = f" (numbers of seed {first})" if several else ""
+            found.append(f"{pool.label}, seed{'s' * several} {ranges(warnings)}: {said}{whose}.")
+    return found
 
 
 def _not_numbers(section: Section) -> list[str]:

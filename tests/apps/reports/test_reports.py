@@ -185,6 +185,17 @@ class TestTables:
         assert figures_table(section).rows[0][4] == "nan"
         assert notes(section) == ["fedavg, seed 2: accuracy, loss of seen clients is not a number."]
 
+    def test_warnings_of_several_seeds_that_differ_in_numbers_are_one(self) -> None:
+        runs = [made_run("fedavg", seed) for seed in (1, 2, 3)]
+        for run, chance in zip(runs, ("0.1481 of 594", "0.21 of 670", "0.2 of 5"), strict=True):
+            run.summary["warnings"] = [f"the accuracy is at chance: {chance} examples"]
+        runs[1].summary["warnings"].append("it may have diverged")
+        (section,) = sections(runs)
+        assert notes(section) == [
+            "fedavg, seeds 1-3: the accuracy is at chance: 0.1481 of 594 examples (numbers of seed 1).",
+            "fedavg, seed 2: it may have diverged.",
+        ]
+
     def test_clients_that_one_run_lacks_are_noted(self) -> None:
         """Its mean is that of the others, and may be flattering: a client whose model has diverged cannot be tested."""
         one, other = {("seen", "0"): 0.5, ("seen", "1"): 0.7}, {("seen", "1"): 0.7}
