@@ -109,7 +109,7 @@ class Tests:
 
 
 def models(run: Path, variant: str, clients: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the models of a run, each with the name of its row: that of each client where clients train alone."""
+    """Yield the models of a run by row: each client's where clients train alone, the first one's where in turns."""
     if variant == LOCAL:
         for number, name in enumerate(clients):
             yield f"Local {number}", Run(run).model(name)
