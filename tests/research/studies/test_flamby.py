@@ -157,7 +157,7 @@ class TestTables:
         ]
 
     def test_cyclic_is_the_first_client_alone_in_its_turns(self, tmp_path: Path) -> None:
-        """Published means; by FLamby's code the first region has no turn with seed 42, so that its model is untrained."""
+        """Published means; by its code the first region has no turn with seed 42: its model is then untrained."""
         seeds = [42, 43, 44, 45, 46]
         hospitals = _measured(tmp_path, "flamby-heart", ["fedavg", "cyclic"], seeds)["Cyclic"]
         regions = _measured(tmp_path, "flamby-tcga", ["fedavg", "cyclic"], seeds, "workers")["Cyclic"]
