@@ -14,6 +14,7 @@ _GROUPS = {
     "Privacy": ("opacus", "dp-accounting", "diffprivlib"),
     "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river"),
     "Splits and data": ("fluke", "fedlab", "pfl", "flwr-datasets", "datasets"),
+    "Server steps and rules": ("openfl",),
     "Messages": ("flwr", "ray", "httpx", "numpy"),
     "Trained models": ("torch", "onnxruntime", "safetensors", "peft", "xgboost", "transformers"),
 }
