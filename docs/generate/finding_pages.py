@@ -13,8 +13,8 @@ PARTS = ("Subject", "What", "Symptom", "Concerns", "Expected", "Seen", "Here")
 _GROUPS = {
     "Privacy": ("opacus", "dp-accounting", "diffprivlib"),
     "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river"),
-    "Splits and data": ("fluke", "fedlab", "pfl", "flwr-datasets", "datasets"),
-    "Server steps and rules": ("openfl",),
+    "Splits and data": ("fluke", "pfl", "flwr-datasets", "datasets"),
+    "Methods and aggregation": ("openfl", "fedlab", "appfl"),
     "Messages": ("flwr", "ray", "httpx", "numpy"),
     "Trained models": ("torch", "onnxruntime", "safetensors", "peft", "xgboost", "transformers"),
 }
