@@ -14,7 +14,7 @@ _GROUPS = {
     "Privacy": ("opacus", "dp-accounting", "diffprivlib"),
     "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river", "nvflare"),
     "Splits and data": ("fluke", "pfl", "flwr-datasets", "datasets"),
-    "Methods and aggregation": ("openfl", "fedlab", "appfl"),
+    "Methods and aggregation": ("openfl", "fedlab", "appfl", "p2pfl"),
     "Messages": ("flwr", "ray", "httpx", "numpy"),
     "Trained models": ("torch", "onnxruntime", "safetensors", "peft", "xgboost", "transformers"),
 }
