@@ -12,7 +12,7 @@ PARTS = ("Subject", "What", "Symptom", "Concerns", "Expected", "Seen", "Here")
 """What the head of a script says, each on a line ``# Part: text``; ``Test`` may follow."""
 _GROUPS = {
     "Privacy": ("opacus", "dp-accounting", "diffprivlib"),
-    "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river", "nvflare"),
+    "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river", "nvflare", "substrafl"),
     "Splits and data": ("fluke", "pfl", "flwr-datasets", "datasets"),
     "Methods and aggregation": ("openfl", "fedlab", "appfl", "p2pfl"),
     "Messages": ("flwr", "ray", "httpx", "numpy"),
