@@ -12,9 +12,9 @@ PARTS = ("Subject", "What", "Symptom", "Concerns", "Expected", "Seen", "Here")
 """What the head of a script says, each on a line ``# Part: text``; ``Test`` may follow."""
 _GROUPS = {
     "Privacy": ("opacus", "dp-accounting", "diffprivlib"),
-    "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river", "nvflare", "substrafl"),
-    "Splits and data": ("fluke", "pfl", "flwr-datasets", "datasets"),
-    "Methods and aggregation": ("openfl", "fedlab", "appfl", "p2pfl"),
+    "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river", "nvflare", "substrafl", "torchsurv"),
+    "Splits and data": ("fluke", "pfl", "flwr-datasets", "datasets", "fedartml", "flexible-fl"),
+    "Methods and aggregation": ("openfl", "fedlab", "appfl", "p2pfl", "fedml", "fedscale", "flexclash"),
     "Messages": ("flwr", "ray", "httpx", "numpy"),
     "Trained models": ("torch", "onnxruntime", "safetensors", "peft", "xgboost", "transformers"),
 }
