@@ -41,6 +41,7 @@ class Subject:
         keys: the configuration of a trial, where it differs from the defaults, without the tuned values.
         own: the recipe's own values of the tuned keys; the first trial has these.
         ranges: the values of each tuned key that are tried.
+        runs: what the runs of a trial differ in, one for each seed: the seed, and the model that a run starts from.
     """
 
     name: str
@@ -49,6 +50,12 @@ class Subject:
     keys: dict[str, Value]
     own: dict[str, Value]
     ranges: dict[str, Range]
+    runs: list[dict[str, Value]]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of a trial's runs, over which its objective is a mean."""
+        return [int(run["seed"]) for run in self.runs]
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ def read_plan(recipe: str, name: str, overrides: Mapping[str, Value]) -> Plan:
         ConfigurationError: if the table or the configuration of a trial is wrong; names recipe, table and key.
     """
     table = read_tune(recipe, name)
-    for key in sorted({"method", "resume", "run-name", "evaluate-on", *table.tuned} & overrides.keys()):
+    ours = {"method", "resume", "run-name", "evaluate-on", *table.tuned, *(["seed"] if table.seeds else [])}
+    for key in sorted(ours & overrides.keys()):
         raise ConfigurationError(f"--set {key}: a tuning sets it for each of its trials")
     path = tune_folder(recipe, name, str(complete(overrides)["runs-dir"]))
     try:
@@ -131,13 +139,16 @@ def _subject(recipe: str, table: Tune, entry: str, overrides: Mapping[str, Value
             f"methods: '{entry or method}' predicts no targets; tuning compares methods on held-back training "
             "examples, which only such methods have"
         )
+    runs: list[dict[str, Value]] = [{"seed": seed} for seed in table.seeds or [int(config["seed"])]]
     if (init := str(config["init"])) and not init.endswith(PARAMETER_FILES):
-        config["init"] = keys["init"] = str(find_initial(init, int(config["seed"]), str(config["runs-dir"])))
-    keys |= {
+        for run in runs:
+            run["init"] = str(find_initial(init, int(run["seed"]), str(config["runs-dir"])))
+    keys |= runs[0] | {
         "runs-dir": str(path / "trials"), "evaluate-on": "validation", "transfer-target": "",
         "validation-fraction": config["validation-fraction"] or HELD_BACK,
     }  # fmt: skip
-    parse(complete(keys))
+    for run in runs:
+        parse(complete({**keys, **run}))
     own, ranges, usual = {}, {}, complete({"method": method})
     theirs = table.own.get(entry, {})
     for key, found in (table.keys | theirs).items():
@@ -145,7 +156,7 @@ def _subject(recipe: str, table: Tune, entry: str, overrides: Mapping[str, Value
             real = isinstance(usual.get(key), float)
             own[key] = float(config[key]) if real else config.get(key, "")
             ranges[key] = found.of_floats() if real else found
-    return Subject(entry or short_name(method), method, variant, keys, own, ranges)
+    return Subject(entry or short_name(method), method, variant, keys, own, ranges, runs)
 
 
 def _foreign(key: str, method: str) -> bool:

@@ -116,10 +116,12 @@ def about(tuning: Tuning) -> str:
     few = "At most " if any(len(result.trials) < plan.table.trials for result in tuning.results) else ""
     clients = max((trial.clients for result in tuning.results for trial in result.trials), default=0)
     rounds = sorted({int(complete(subject.keys)["rounds"]) for subject in plan.subjects})
+    seeds = plan.subjects[0].seeds
+    of = f"one seed ({seeds[0]})" if len(seeds) == 1 else f"mean over seeds {', '.join(map(str, seeds))}"
     return (
         f"{few}{plan.table.trials} trials of every method, of {' or '.join(map(str, rounds))} rounds each. The "
         f"objective is the {_unit(tuning)[1]}: {clients} clients of {config['dataset']}, partitioner "
-        f"{config['partitioner']}, model {config['model']}, one seed ({config['seed']}). It is measured on "
+        f"{config['partitioner']}, model {config['model']}, {of}. It is measured on "
         f"{config['validation-fraction']:.0%} of each client's training examples, held back from training. No test "
         "example was read."
     )

@@ -33,11 +33,11 @@ class Trial:
 
     Attributes:
         number: 0 is the recipe's own values.
-        state: whether it had all its rounds, was ended early because it was bad, or failed.
+        state: whether all its runs had their rounds, or one was ended early because it was bad, or failed.
         values: the tuned keys.
-        objective: the figure after its last evaluation; None if it failed.
-        clients: number of clients whose mean the objective is.
-        rounds: number of rounds it had.
+        objective: the figure after the last evaluation, if all runs completed a mean over them; None if one failed.
+        clients: number of clients whose mean the figure is.
+        rounds: number of rounds its last run had.
         reason: why it failed.
     """
 
@@ -173,7 +173,7 @@ def _entry(result: Result) -> dict[str, Any]:
         "method": subject.method, "variant": subject.variant, "objective": best.objective,
         **({} if first.objective is None else {"objective-of-recipe": first.objective}),
         "trials": len(result.trials), "pruned": result.count("pruned"), "failed": result.count("failed"),
-        "rounds": config["rounds"], "seed": config["seed"],
+        "rounds": config["rounds"], "seeds": subject.seeds,
         "keys": best.values,
         "ranges": {key: found.model_dump(exclude_defaults=True) for key, found in subject.ranges.items()},
         "settings": {key: value for key, value in config.items()

@@ -113,6 +113,7 @@ class Tune(BaseModel):
     methods: list[str] = Field(default=[""], min_length=1)
     trials: int = Field(ge=1)
     rounds: int | None = Field(default=None, ge=1)
+    seeds: list[int] = []
     figure: str = ""
     keys: dict[str, Range] = Field(min_length=1)
     own: dict[str, dict[str, Range]] = {}
@@ -128,6 +129,13 @@ class Tune(BaseModel):
         if figure and not figure.startswith("validation_"):
             raise ValueError("name a figure of held-out examples, such as 'validation_accuracy' or 'validation_loss'")
         return figure
+
+    @field_validator("seeds")
+    @classmethod
+    def _are_different(cls, seeds: list[int]) -> list[int]:
+        if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+            raise ValueError(f"{twice[0]} is given twice")
+        return seeds
 
     @field_validator("keys", mode="before")
     @classmethod

@@ -1,8 +1,8 @@
 """Optuna's side of a tuning: one study per method in one SQLite file, which proposes values and remembers trials.
 
 SQLite's transactions leave a readable file however the process ends; a torn last line of Optuna's journal would not.
-The sampler of each trial is seeded by the run's seed, the method and the trial's number, so that an interrupted study
-goes on as if it had not been.
+The sampler of each trial is seeded by the seed of its first run, the method and the trial's number, so that an
+interrupted study goes on as if it had not been.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class MethodStudy:
         )  # fmt: skip
         identity = {
             "settings": config, "origins": origins_of(config, self._settings), "figure": plan.table.figure,
+            "seeds": subject.seeds,
             "ranges": {key: found.model_dump(exclude_defaults=True) for key, found in subject.ranges.items()},
         }  # fmt: skip
         if (before := self._study.user_attrs.get(_IDENTITY)) is None:
@@ -213,6 +214,8 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], table: str) 
     """Return in words what two studies of one method do not have in common."""
     old, new = complete(before["settings"]), now["settings"]
     words = differing_settings(old, new, table)
+    if (seeds := before.get("seeds", [old["seed"]])) != now["seeds"]:  # earlier versions had one
+        words.append(f"seeds: were {seeds}, are {now['seeds']}")
     words += [f"{key}: was {old[key]!r}, is {new[key]!r}" for key in _BUDGET if old[key] != new[key]]
     words += [
         f"{what} of {key}: was {before[what].get(key)!r}, is {now[what].get(key)!r}"

@@ -7,8 +7,10 @@ import logging
 import math
 import re
 import shutil
+import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +68,7 @@ def tune(
         open_ones = [study for study in studies if study.remaining]
         if open_ones:
             present = _Present(plan.table.figure)
-            wanted = [study.subject.keys for study in open_ones]
+            wanted = [{**study.subject.keys, **run} for study in open_ones for run in study.subject.runs]
             with choose(means.engine, means.workers, wanted, present, fork=means.fork) as chosen:
                 for study in open_ones:
                     while study.remaining:
@@ -108,19 +110,25 @@ class _Present:
         self.figure = figure
         self.pruned = False
         self._trial: optuna.Trial | None = None
-        self._rounds = 0
+        self._before, self._last = 0, 0
 
-    def begin(self, trial: optuna.Trial, rounds: int) -> None:
-        """Receive from now on the evaluations of ``trial``, which has ``rounds`` rounds."""
-        self._trial, self._rounds, self.pruned = trial, rounds, False
+    def begin(self, trial: optuna.Trial, before: int, last: int) -> None:
+        """Receive from now on the evaluations of a run of ``trial``, whose runs count their rounds on.
+
+        Args:
+            trial: the trial.
+            before: the rounds of its runs so far.
+            last: the rounds of all its runs.
+        """
+        self._trial, self._before, self._last, self.pruned = trial, before, last, False
 
     def __call__(self, server_round: int, figures: Mapping[str, Mapping[str, float]]) -> bool:
         """Receive an evaluation; return whether the trial ends with it."""
         assert self._trial is not None
-        value = objective(figures, self.figure)
-        if not math.isfinite(value) or server_round >= self._rounds:
+        value, step = objective(figures, self.figure), self._before + server_round
+        if not math.isfinite(value) or step >= self._last:
             return False
-        self._trial.report(value, server_round)
+        self._trial.report(value, step)
         self.pruned = self._trial.should_prune()
         return self.pruned
 
@@ -137,34 +145,51 @@ def objective(figures: Mapping[str, Mapping[str, float]], figure: str) -> float:
 
 
 def _carry_out(study: MethodStudy, present: _Present, engine: Engine, display: Display) -> None:
-    """Carry out the next trial of a study and record how it ended."""
-    trial, number = study.ask(), study.next
-    label = re.sub(r"[^A-Za-z0-9._-]", "_", study.subject.name)
-    keys = {**study.subject.keys, **trial.params, "run-name": f"{label}-{number:03d}"}
+    """Carry out the next trial of a study, one run after the other, and record how it ended."""
+    trial, number, subject = study.ask(), study.next, study.subject
+    label = f"{re.sub(r'[^A-Za-z0-9._-]', '_', subject.name)}-{number:03d}"
+    rounds, values = int(complete(subject.keys)["rounds"]), []
+    for before, own in enumerate(subject.runs):
+        present.begin(trial, before * rounds, len(subject.runs) * rounds)
+        name = label if len(subject.runs) == 1 else f"{label}-seed{own['seed']}"
+        keys = {**subject.keys, **own, **trial.params, "run-name": name}
+        try:
+            ended = _run(keys, number, trial.params, present, engine, display)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(
+                f"the tuning was stopped in trial {number} of '{subject.name}'; the same command goes on with it"
+            ) from error
+        if ended.state != "complete" or ended.objective is None:
+            break
+        values.append(ended.objective)
+    else:
+        ended = replace(ended, objective=statistics.fmean(values))
+    study.tell(trial, ended)
+    if ended.reason:
+        log.warning("trial %s failed: %s", name, ended.reason)
+
+
+def _run(
+    keys: dict[str, Value], number: int, values: dict[str, Value], present: _Present, engine: Engine, display: Display
+) -> Trial:
+    """Carry out a run of a trial; return how it ended, as a trial of one run."""
     path = Path(str(keys["runs-dir"])) / str(keys["run-name"])
     shutil.rmtree(path, ignore_errors=True)  # of an attempt that was interrupted
-    present.begin(trial, int(complete(keys)["rounds"]))
     try:
         run_experiment(engine, keys, display)
-        ended = _read(path, number, trial.params, present)
+        ended = _read(path, number, values, present)
     except FileError:
         raise
     except RunError as error:
         evaluated = read_evaluations(path)
-        ended = Trial(number, "failed", trial.params, None, 0, evaluated[-1]["round"] if evaluated else 0, str(error))
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(
-            f"the tuning was stopped in trial {number} of '{study.subject.name}'; the same command goes on with it"
-        ) from error
-    study.tell(trial, ended)
-    if ended.reason:
-        log.warning("trial %s failed: %s", path.name, ended.reason)
+        ended = Trial(number, "failed", values, None, 0, evaluated[-1]["round"] if evaluated else 0, str(error))
     for left in ("checkpoint", "clients"):
         shutil.rmtree(path / left, ignore_errors=True)
+    return ended
 
 
 def _read(path: Path, number: int, values: dict[str, Value], present: _Present) -> Trial:
-    """Return the trial that the run in ``path`` was."""
+    """Return how the run in ``path`` ended."""
     summary = read_summary(path)
     rounds, value = int(summary["rounds"]), objective(summary["final"], present.figure)
     measured = {row["client"]: row["group"] for row in read_clients(path)}

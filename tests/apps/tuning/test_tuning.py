@@ -88,14 +88,17 @@ def _without_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
-    """Return a function that lets trials be pretended runs, whose figure is a function of the learning rate."""
+    """Return a function that lets trials be pretended runs; their figure is one of the rate plus one of the seed."""
 
-    def pretend(figure: Callable[[float], float], *, page: bool = False) -> list[float]:
+    def pretend(
+        figure: Callable[[float], float], *, page: bool = False, of_seed: Callable[[int], float] = lambda seed: 0.0
+    ) -> list[float]:
         tried: list[float] = []
 
         def run(engine: InThisProcess, keys: Mapping[str, Any], display: object) -> Path:
-            path, value = Path(keys["runs-dir"]) / keys["run-name"], figure(keys["learning-rate"])
+            path = Path(keys["runs-dir"]) / keys["run-name"]
             tried.append(keys["learning-rate"])
+            value = figure(keys["learning-rate"]) + of_seed(keys.get("seed", 1))
             (path / "checkpoint").mkdir(parents=True)
             figures = {"seen": {"validation_accuracy": value, "validation_loss": value, "accuracy": 1.0}}
             ended = next((r for r in range(1, 5) if engine.on_evaluation and engine.on_evaluation(r, figures)), 4)
@@ -258,6 +261,64 @@ def test_the_best_trial_is_chosen_and_is_never_worse_than_the_recipe(
     assert losses.best is not None
     assert losses.best.objective == min(tried[:4]) < 0.05
     assert losses.curve() == list(np.minimum.accumulate(tried[:4]))
+
+
+def test_a_trial_of_several_seeds_is_judged_by_their_mean(
+    recipe: Path, tmp_path: Path, pretended: Callable[..., list[float]]
+) -> None:
+    several = SMALL.replace("rounds = 2", "rounds = 4").replace("trials = 3", "trials = 2\nseeds = [4, 7]")
+    recipe.write_text(several)
+    tried = pretended(lambda rate: 0.5, of_seed={4: 0.0, 7: 0.25}.__getitem__, page=True)
+    tuning = _tune(recipe, tmp_path)
+    assert [trial.objective for trial in tuning.results[0].trials] == [0.625, 0.625]
+    assert (tried[0], tried[2]) == (tried[1], tried[3])
+    folder = tmp_path / "tune-small-rates"
+    names = {f"{method}-00{i}-seed{seed}" for method in ("fedavg", "fedprox") for i in (0, 1) for seed in (4, 7)}
+    assert {path.name for path in (folder / "trials").iterdir()} == names
+    assert tomllib.loads((folder / "tuned.toml").read_text())["methods"]["fedavg"]["seeds"] == [4, 7]
+    assert "model linear, mean over seeds 4, 7." in (folder / "report.md").read_text()
+    recipe.write_text(recipe.read_text().replace("[4, 7]", "[4]"))
+    with pytest.raises(ConfigurationError, match=r"seeds: were \[4, 7\], are \[4\]"):
+        _tune(recipe, tmp_path)
+    with pytest.raises(ConfigurationError, match="--set seed: a tuning sets it"):
+        _tune(recipe, tmp_path, seed=1)
+    recipe.write_text(recipe.read_text().replace("[4]", "[4, 4]"))
+    with pytest.raises(ConfigurationError, match=r"\[tune.rates\]: seeds: 4 is given twice"):
+        _tune(recipe, tmp_path)
+
+
+def test_a_trial_fails_with_the_first_seed_that_does(
+    recipe: Path, tmp_path: Path, pretended: Callable[..., list[float]]
+) -> None:
+    def of_seed(seed: int) -> float:
+        if seed == 7:
+            raise RunError(f"'loss' is nan with seed {seed}")
+        return 0.0
+
+    recipe.write_text(SMALL.replace("trials = 3", "trials = 1\nseeds = [4, 7, 8]"))
+    tried = pretended(lambda rate: 0.5, of_seed=of_seed)
+    for result in _tune(recipe, tmp_path).results:
+        assert [(trial.state, trial.objective) for trial in result.trials] == [("failed", None)]
+        assert result.failure == "'loss' is nan with seed 7"
+    assert len(tried) == 4  # two methods, two of three seeds
+
+
+def test_trials_are_pruned_at_the_same_seed_and_round() -> None:
+    reported: list[tuple[float, int]] = []
+
+    class Reporting:
+        def report(self, value: float, step: int) -> None:
+            reported.append((value, step))
+
+        def should_prune(self) -> bool:
+            return False
+
+    present = trials._Present("validation_accuracy")
+    for before in (0, 3):  # two seeds of three rounds; the last evaluation of all is no reason to end
+        present.begin(Reporting(), before, 6)  # type: ignore[arg-type]
+        for r in (1, 2, 3):
+            present(r, {"seen": {"validation_accuracy": before + r / 10}})
+    assert reported == [(0.1, 1), (0.2, 2), (0.3, 3), (3.1, 4), (3.2, 5)]
 
 
 def test_no_combination_of_lists_is_tried_twice(
