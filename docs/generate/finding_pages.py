@@ -11,7 +11,7 @@ from florilegium.common.errors import ConfigurationError
 PARTS = ("Subject", "What", "Symptom", "Concerns", "Expected", "Seen", "Here")
 """What the head of a script says, each on a line ``# Part: text``; ``Test`` may follow."""
 _GROUPS = {
-    "Privacy": ("opacus", "dp-accounting", "diffprivlib"),
+    "Privacy": ("opacus", "dp-accounting", "diffprivlib", "fl4health"),
     "Figures": ("torchmetrics", "lifelines", "scikit-", "statsmodels", "river", "nvflare", "substrafl", "torchsurv"),
     "Splits and data": ("fluke", "pfl", "flwr-datasets", "datasets", "fedartml", "flexible-fl"),
     "Methods and aggregation": ("openfl", "fedlab", "appfl", "p2pfl", "fedml", "fedscale", "flexclash"),
