@@ -52,7 +52,7 @@ def carry_out(
 
     Args:
         recipe: a recipe with a table ``[tune.board]``.
-        seeds: the seeds of each method's runs; the trials have the recipe's.
+        seeds: the seeds of each method's runs; the trials have those of the tuning table, or the recipe's.
         overrides: keys that apply to all trials and runs.
         means: how to carry them out.
 
