@@ -149,8 +149,8 @@ def _carry_out(study: MethodStudy, present: _Present, engine: Engine, display: D
     trial, number, subject = study.ask(), study.next, study.subject
     label = f"{re.sub(r'[^A-Za-z0-9._-]', '_', subject.name)}-{number:03d}"
     rounds, values = int(complete(subject.keys)["rounds"]), []
-    for before, own in enumerate(subject.runs):
-        present.begin(trial, before * rounds, len(subject.runs) * rounds)
+    for done, own in enumerate(subject.runs):
+        present.begin(trial, done * rounds, len(subject.runs) * rounds)
         name = label if len(subject.runs) == 1 else f"{label}-seed{own['seed']}"
         keys = {**subject.keys, **own, **trial.params, "run-name": name}
         try:

@@ -22,7 +22,7 @@ import florilegium as fl
 from florilegium.apps.cli.app import cli
 from florilegium.apps.engines.base import Engine, Means, OnEvaluation
 from florilegium.apps.engines.process import InThisProcess
-from florilegium.apps.tuning import trials
+from florilegium.apps.tuning import plan, trials
 from florilegium.apps.tuning.plan import read_plan
 from florilegium.apps.tuning.results import Result, Trial, Tuning, read_tuned
 from florilegium.apps.tuning.study import MethodStudy
@@ -285,6 +285,17 @@ def test_a_trial_of_several_seeds_is_judged_by_their_mean(
     recipe.write_text(recipe.read_text().replace("[4]", "[4, 4]"))
     with pytest.raises(ConfigurationError, match=r"\[tune.rates\]: seeds: 4 is given twice"):
         _tune(recipe, tmp_path)
+
+
+def test_every_seed_starts_from_its_own_model(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(init: str, seed: int, runs_dir: str) -> Path:
+        return Path(runs_dir) / f"{init}-seed{seed}.npz"
+
+    monkeypatch.setattr(plan, "find_initial", find)
+    recipe.write_text(SMALL.replace("trials = 3", "trials = 3\nseeds = [4, 7]"))
+    for subject in read_plan(str(recipe), "rates", {"runs-dir": str(tmp_path), "init": "pretrained"}).subjects:
+        assert subject.runs == [{"seed": s, "init": str(tmp_path / f"pretrained-seed{s}.npz")} for s in (4, 7)]
+        assert subject.keys.items() >= subject.runs[0].items()
 
 
 def test_a_trial_fails_with_the_first_seed_that_does(
